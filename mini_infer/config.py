@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from mini_infer.errors import UserError
 
@@ -128,7 +128,9 @@ class EngineConfig:
             batch = max(2048 if big else 256, running, chunk or 1)
         if chunk is None:
             chunk = max(batch // 2, 1)
-        return replace(self, device=device_type, max_running=running, max_batch_tokens=batch, max_chunk=chunk)
+        return replace(
+            self, device=cast(Device, device_type), max_running=running, max_batch_tokens=batch, max_chunk=chunk
+        )
 
 
 def option_name(name: str) -> str:

@@ -1,0 +1,94 @@
+"""How much memory a device has, and how many KV blocks of it a model gets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_infer.config import EngineConfig
+from mini_infer.errors import UserError
+
+MOST_BLOCKS = 4096
+"""KV blocks taken by default where memory and contexts would allow more: 65,536 tokens in blocks of 16."""
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = (  # (limit, use) of a container, by version of the interface
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a device: all of it, and what is free now (None where the system does not say)."""
+
+    total: int
+    free: int | None
+
+
+def device_memory(device_type: str) -> Memory:
+    """The memory that tensors of this device live in ("cpu", "cuda", "mps"); a container's limit counts."""
+    if device_type == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return Memory(total, free)
+    return _host_memory()  # an Apple GPU shares the host's
+
+
+def _host_memory() -> Memory:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    free = _available()
+    for limit_file, used_file in _CGROUPS:
+        limit, used = _number(limit_file), _number(used_file)
+        if limit is not None and used is not None and limit < total:
+            total = limit
+            free = min(limit - used, limit if free is None else free)
+    return Memory(total, free)
+
+
+def _available() -> int | None:
+    """Memory that can be had without swapping (Linux's own estimate), or None."""
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no such file, or the word max
+        return None
+
+
+def kv_block_count(options: EngineConfig, *, block_bytes: int, free_bytes: int | None, max_model_len: int) -> int:
+    """How many blocks the KV cache gets: what the options say, else the default they document.
+
+    `options` is resolved; `block_bytes` are those of one block over all layers, K and V; `free_bytes` is the memory
+    left once the weights are loaded (None: unknown, no limit by it). Raises UserError where --kv-memory is too small.
+    """
+    if options.kv_blocks is not None:
+        return options.kv_blocks
+    if options.kv_memory is not None:
+        blocks = options.kv_memory // block_bytes
+        if blocks < 2:
+            raise UserError(f"--kv-memory {options.kv_memory} is too small: two blocks need {2 * block_bytes} bytes")
+        return blocks
+    if options.max_running is None:
+        raise ValueError("kv_block_count needs resolved options")
+    wanted = options.max_running * -(-max_model_len // options.block_size)
+    affordable = MOST_BLOCKS if free_bytes is None else free_bytes // 4 // block_bytes
+    return max(2, min(MOST_BLOCKS, wanted, affordable))
+
+
+def size_text(size: int) -> str:
+    """Bytes for people, in powers of 1000: 3.81 GB, 953 MB."""
+    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= bytes_each:
+            amount = size / bytes_each
+            return f"{amount:.2f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    return f"{size} B"

@@ -1,0 +1,51 @@
+"""Sizing of the KV cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mini_infer import memory
+from mini_infer.config import EngineConfig
+from mini_infer.errors import UserError
+from mini_infer.memory import device_memory, kv_block_count, size_text
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("options", "free", "context", "blocks"),
+    [
+        (EngineConfig(), 100 * GB, 32768, 4096),  # the cap
+        (EngineConfig(), None, 32768, 4096),
+        (EngineConfig(), 4 * GB, 32768, 1000),  # a quarter of what is free
+        (EngineConfig(max_running=4), 100 * GB, 100, 28),  # four contexts of seven blocks
+        (EngineConfig(), 0, 32768, 2),
+        (EngineConfig(kv_blocks=7), 0, 32768, 7),
+        (EngineConfig(kv_memory=5_999_999), 0, 32768, 5),
+    ],
+)
+def test_the_size_of_the_kv_cache(options: EngineConfig, free: int | None, context: int, blocks: int) -> None:
+    resolved = options.resolve("cpu")
+    assert kv_block_count(resolved, block_bytes=10**6, free_bytes=free, max_model_len=context) == blocks
+
+
+def test_a_kv_memory_without_room_for_two_blocks_is_refused() -> None:
+    options = EngineConfig(kv_memory=100).resolve("cpu")
+    with pytest.raises(UserError, match="--kv-memory 100 is too small: two blocks need 128 bytes"):
+        kv_block_count(options, block_bytes=64, free_bytes=None, max_model_len=64)
+
+
+def test_a_container_limit_is_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, used = tmp_path / "max", tmp_path / "current"
+    limit.write_text("3000000\n")
+    used.write_text("1000000\n")
+    monkeypatch.setattr(memory, "_CGROUPS", ((limit, used), (tmp_path / "none", tmp_path / "none")))
+    assert device_memory("cpu") == memory.Memory(3_000_000, 2_000_000)
+    limit.write_text("max\n")
+    assert device_memory("cpu").total > 3_000_000
+
+
+def test_sizes_for_people() -> None:
+    assert [size_text(n) for n in (3_810_000_000, 953_000_000, 12_345, 17)] == ["3.81 GB", "953 MB", "12 kB", "17 B"]

@@ -23,7 +23,7 @@ KReason = Literal["OFF", "LAG", "BUDGET", "BLOCKS", "TAIL", "GRAMMAR", "NO_MATCH
 
 
 class Wait(Struct, frozen=True, omit_defaults=True):
-    """Why a waiting sequence waits. `need`/`have`: blocks (BLOCKS), seats (SEQS), or tokens left (TOKENS, in `have`)."""
+    """Why a waiting sequence waits. `need`/`have`: blocks (BLOCKS), seats (SEQS), tokens left (TOKENS, in `have`)."""
 
     kind: WaitKind = field(name="why")
     need: int = 0
@@ -241,9 +241,9 @@ class StepReport(Struct, frozen=True, omit_defaults=True):
     copies: tuple[tuple[int, int], ...] = ()
     spec: tuple[Round, ...] = ()
     k: tuple[KChoice, ...] = ()
-    pieces: dict[int, str] = {}  # noqa: RUF012  (msgspec copies the default)
+    pieces: dict[int, str] = {}
 
-    def __iter__(self) -> Iterator[tuple[str, int]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[tuple[str, int]]:
         for output in self.outputs:
             for token_id in output.token_ids:
                 yield output.seq_id, token_id
@@ -251,114 +251,3 @@ class StepReport(Struct, frozen=True, omit_defaults=True):
     @property
     def finished(self) -> tuple[Finished, ...]:
         return tuple(o.finished for o in self.outputs if o.finished is not None)
-
-
-class BlockState(Struct, frozen=True):
-    """A published block: its key, its parent's key and its tokens. Who holds it follows from the tables."""
-
-    key: str
-    parent: str
-    tokens: tuple[int, ...]
-
-
-class SequenceState(Struct, frozen=True, omit_defaults=True):
-    """A live sequence as an observer sees it. Order of service: (priority, arrival, choice)."""
-
-    seq_id: str = field(name="r")
-    request_id: str
-    choice: int
-    n: int  # choices still to be forked from it, itself included
-    priority: int
-    arrival: int
-    max_tokens: int
-    prompt: tuple[int, ...]
-    output: tuple[int, ...] = ()
-    text: str = ""
-    running: bool = False
-    num_computed: int = 0
-    num_computed_draft: int = 0
-    cached: int | None = None  # tokens hit at the first admission; None before it
-    miss: Miss | None = None
-    wait: Wait | None = None
-    preemptions: int = 0
-    lost: int = 0  # computed tokens lost at the last preemption while it has not resumed
-    table: tuple[int, ...] = ()
-    k: int = 0
-    k_why: KReason | None = None
-
-
-class Totals(Struct, frozen=True):
-    """Counters since the engine began."""
-
-    steps: int = 0
-    requests: int = 0
-    prompt_tokens: int = 0  # of sequences admitted for the first time
-    cached_tokens: int = 0
-    computed_tokens: int = 0  # rows of the target's forward passes, drafts included
-    output_tokens: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    evictions: int = 0
-    faults: int = 0
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    stop: int = 0  # sequences finished, by reason
-    length: int = 0
-    abort: int = 0
-    error: int = 0
-
-
-class EngineInfo(Struct, frozen=True):
-    """What does not change while an engine lives."""
-
-    model: str
-    num_blocks: int
-    block_size: int
-    max_running: int
-    max_batch_tokens: int
-    max_chunk: int
-    max_model_len: int
-    prefix_cache: bool = True
-    draft: str = "none"
-    schema: int = SCHEMA
-
-
-class EngineState(Struct, frozen=True):
-    """The whole observable state: `engine.snapshot()`, and equally the fold of all reports since an earlier one."""
-
-    seq: int
-    step: int
-    info: EngineInfo
-    totals: Totals
-    pool: PoolCount
-    paused: bool = False
-    sequences: dict[str, SequenceState] = {}  # noqa: RUF012
-    blocks: dict[int, BlockState] = {}  # noqa: RUF012
-    finished: tuple[Finished, ...] = ()  # the last 32, oldest first
-    pieces: dict[int, str] = {}  # noqa: RUF012
-
-    @property
-    def waiting(self) -> list[SequenceState]:
-        return self._ordered(running=False)
-
-    @property
-    def running(self) -> list[SequenceState]:
-        return self._ordered(running=True)
-
-    def _ordered(self, running: bool) -> list[SequenceState]:
-        chosen = (s for s in self.sequences.values() if s.running is running)
-        return sorted(chosen, key=lambda s: (s.priority, s.arrival, s.choice))
-
-    @property
-    def holders(self) -> dict[int, list[str]]:
-        """The sequences that hold each block, in order of service."""
-        result: dict[int, list[str]] = {}
-        for s in sorted(self.sequences.values(), key=lambda s: (s.priority, s.arrival, s.choice)):
-            for block in s.table:
-                result.setdefault(block, []).append(s.seq_id)
-        return result
-
-
-KEPT_FINISHED = 32
-"""How many ended sequences a state remembers."""

@@ -1,4 +1,4 @@
-"""How much memory a device has, and how many KV blocks of it a model gets."""
+"""Which device is taken, how much memory it has, and how many KV blocks of it a model gets."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ class Memory:
 
     total: int
     free: int | None
+
+
+def pick_device(name: str) -> str:
+    """The device type behind --device: "cpu", "cuda" or "mps". Raises UserError where torch does not have it."""
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, available in there.items() if available)
+    if not there[name]:
+        raise UserError(f"--device {name} is not available to this torch ({torch.__version__}): use --device cpu")
+    return name
 
 
 def device_memory(device_type: str) -> Memory:

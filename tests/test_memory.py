@@ -9,7 +9,7 @@ import pytest
 from mini_infer import memory
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
-from mini_infer.memory import device_memory, kv_block_count, size_text
+from mini_infer.memory import device_memory, kv_block_count, pick_device, size_text
 
 GB = 10**9
 
@@ -45,6 +45,17 @@ def test_a_container_limit_is_the_total(tmp_path: Path, monkeypatch: pytest.Monk
     assert device_memory("cpu") == memory.Memory(3_000_000, 2_000_000)
     limit.write_text("max\n")
     assert device_memory("cpu").total > 3_000_000
+
+
+def test_the_device_is_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert (pick_device("auto"), pick_device("cpu")) == ("cuda", "cpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    assert pick_device("auto") == "cpu"
+    for absent in ("cuda", "mps"):
+        with pytest.raises(UserError, match=f"--device {absent} is not available .*: use --device cpu"):
+            pick_device(absent)
 
 
 def test_sizes_for_people() -> None:

@@ -1,0 +1,99 @@
+"""Attention of one flat batch over paged keys and values.
+
+`build_metadata` turns a `Batch` into index tensors once per step, on any device; every layer then reads the same ones.
+Sequences with equally many query rows (decodes, verifies) and similar lengths share one gather and one product;
+longer spans (prefill chunks) run one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mini_infer.scheduler.plan import Batch, Span
+
+FOLD = 16
+"""Spans of up to this many rows are batched, and the query heads that share a key head become query rows."""
+
+SHORTEST_BUCKET = 128
+"""Lengths up to this one share a bucket: a further group costs more than the padding it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """b spans of n query rows each, over L rows of KV (the longest span's; shorter ones are padded)."""
+
+    rows: Tensor  # [b, n] rows of the batch
+    slots: Tensor  # [b, L] KV slots; padding points to the span's own first row
+    mask: Tensor | None  # [b, 1, n, L], 0 where visible and -inf where not; None where every row sees all of L
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """What every layer needs to know of one batch of T rows."""
+
+    positions: Tensor  # [T]
+    slots: Tensor  # [T] where each row's keys and values are written
+    groups: tuple[AttentionGroup, ...]  # together every row once
+
+
+def build_metadata(batch: Batch, device: torch.device | str, dtype: torch.dtype = torch.float32) -> AttentionMetadata:
+    """Index tensors for `batch`; `dtype` is the model's, for the masks. Does nothing per position in Python."""
+    positions = torch.tensor(batch.positions, device=device)
+    grouped: dict[tuple[int, ...], list[Span]] = {}
+    for span in batch.spans:
+        bucket = max(SHORTEST_BUCKET, 1 << (span.kv_len - 1).bit_length())
+        key = (span.num_rows, bucket) if span.num_rows <= FOLD else (span.num_rows, bucket, span.first_row)
+        grouped.setdefault(key, []).append(span)
+    groups = tuple(_group(spans, positions, batch.block_size, dtype) for spans in grouped.values())
+    return AttentionMetadata(positions, torch.tensor(batch.slots, device=device), groups)
+
+
+def _group(spans: list[Span], positions: Tensor, block_size: int, dtype: torch.dtype) -> AttentionGroup:
+    device = positions.device
+    longest = max(span.kv_len for span in spans)
+    width = -(-longest // block_size)
+    first_rows = torch.tensor([span.first_row for span in spans], device=device)
+    rows = first_rows[:, None] + torch.arange(spans[0].num_rows, device=device)
+    tables = [span.blocks[:width] + span.blocks[:1] * (width - len(span.blocks)) for span in spans]
+    table = torch.tensor(tables, device=device)
+    slots = (table[:, :, None] * block_size + torch.arange(block_size, device=device)).flatten(1)[:, :longest]
+    if spans[0].num_rows == 1 and all(span.kv_len == longest for span in spans):
+        return AttentionGroup(rows, slots, None)
+    # A masked row still takes part in the product, and 0 * NaN is NaN: padding must never show another's rows.
+    columns = torch.arange(longest, device=device)
+    lengths = torch.tensor([[span.kv_len] for span in spans], device=device)
+    slots = torch.where(columns < lengths, slots, slots[:, :1])
+    hidden = columns > positions[rows][:, None, :, None]
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    return AttentionGroup(rows, slots, mask)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, meta: AttentionMetadata) -> Tensor:
+    """Softmax attention of `q` [T, heads, head_dim] over `keys` and `values` [slots, kv_heads, head_dim].
+
+    Returns [T, heads * head_dim]. The batch's own keys and values must have been written before.
+    """
+    out = torch.empty_like(q)
+    for group in meta.groups:
+        index, (b, length) = group.slots.flatten(), group.slots.shape
+        k = keys.index_select(0, index).view(b, length, *keys.shape[1:]).transpose(1, 2)
+        v = values.index_select(0, index).view(b, length, *values.shape[1:]).transpose(1, 2)
+        out[group.rows] = _attend_group(q[group.rows], k, v, group.mask)
+    return out.flatten(1)
+
+
+def _attend_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """`q` [b, n, heads, head_dim] over `k` and `v` [b, kv_heads, L, head_dim], like `q`."""
+    b, n, heads, head_dim = q.shape
+    if n > FOLD:
+        q = q.transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True).transpose(1, 2)
+    kv_heads = k.shape[1]
+    sharing = heads // kv_heads
+    q = q.view(b, n, kv_heads, sharing, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, sharing * n, head_dim)
+    out = F.scaled_dot_product_attention(q, k, v, mask)
+    return out.view(b, kv_heads, sharing, n, head_dim).permute(0, 3, 1, 2, 4).reshape(b, n, heads, head_dim)

@@ -2,7 +2,7 @@
 
 A report names requests, blocks and reasons, never widgets or metrics; `state.fold` turns a snapshot and the reports
 after it into the engine's state. Frozen, JSON-ready through msgspec; the JSON names are short because a report is sent
-at every step. Ids of sequences are called `r` there, blocks `b`.
+at every step, and records that come sixteen at a time are arrays. Every number must be finite: JSON has no infinity.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.json import Decoder, Encoder
 
 SCHEMA = 1
 """Version of the JSON form of reports and snapshots; raised when a reader of the old form would misread the new."""
@@ -45,7 +46,8 @@ class BlockMove(Struct, frozen=True, array_like=True):
     """One change of the pool: [op, block, sequence, index in its table, key, parent key].
 
     alloc, share: the block is appended to the sequence's table; free: the sequence's last block leaves it;
-    cow: table[index] becomes `block`; hash: the block is published under `key`; unhash, evict: it loses its key.
+    cow: table[index] becomes `block`; hash: the block, table[index], is published under `key` (an index of -1 means
+    wherever the table holds it); unhash, evict: it loses its key.
     """
 
     op: MoveOp
@@ -66,6 +68,7 @@ class Arrived(Struct, frozen=True, omit_defaults=True):
     priority: int = 0  # lower goes first
     n: int = 1
     max_tokens: int = 0
+    t: float | None = None  # when, on the clock of `StepReport.t`; None where nobody looked at the clock
 
 
 class Forked(Struct, frozen=True):
@@ -93,11 +96,11 @@ class Scheduled(Struct, frozen=True, array_like=True):
         return "decode" if self.n_new == 1 else "prefill"
 
 
-class Waiting(Struct, frozen=True):
-    """A waiting sequence whose reason changed."""
+class Waiting(Struct, frozen=True, omit_defaults=True):
+    """A waiting sequence whose reason changed. None: it leads the queue and the next step will look at it."""
 
     seq_id: str = field(name="r")
-    wait: Wait
+    wait: Wait | None = None
 
 
 class Admitted(Struct, frozen=True, omit_defaults=True):
@@ -116,10 +119,14 @@ class Preempted(Struct, frozen=True):
     cause: str  # the sequence that needed a block
 
 
-class Round(Struct, frozen=True, omit_defaults=True):
-    """One speculative round of a sequence. p, q, u are null in greedy rounds, which have the logit gap instead."""
+class Round(Struct, frozen=True, array_like=True):
+    """One speculative round: [sequence, drafts judged, accepted, replacement or bonus, whether bonus, p, q, u, gap].
 
-    seq_id: str = field(name="r")
+    p, q, u are null in greedy rounds, which have the logit gap (the target's best minus the draft's) instead; all of
+    them to four digits (`four_digits`).
+    """
+
+    seq_id: str
     draft: tuple[int, ...]
     kept: int
     token: int  # the replacement after a rejection, or the bonus
@@ -130,10 +137,10 @@ class Round(Struct, frozen=True, omit_defaults=True):
     gap: tuple[float, ...] | None = None
 
 
-class KChoice(Struct, frozen=True, omit_defaults=True):
-    """How many drafts a sequence gets from now on, and why none where it is 0."""
+class KChoice(Struct, frozen=True, array_like=True):
+    """[sequence, how many drafts it gets from now on, why none where that is 0]."""
 
-    seq_id: str = field(name="r")
+    seq_id: str
     k: int
     why: KReason | None = None
 
@@ -162,7 +169,10 @@ class Finished(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
-    """[id, natural logarithm of its probability, rank (1 = likeliest), [[id, logarithm] of the likeliest]]."""
+    """[id, natural logarithm of its probability, rank (1 = likeliest), [[id, logarithm] of the likeliest]].
+
+    The logarithm of an impossible token is a large negative number, not an infinity.
+    """
 
     token_id: int
     logprob: float
@@ -251,3 +261,15 @@ class StepReport(Struct, frozen=True, omit_defaults=True):
     @property
     def finished(self) -> tuple[Finished, ...]:
         return tuple(o.finished for o in self.outputs if o.finished is not None)
+
+
+encode = Encoder().encode
+"""The JSON of any record here or in `state`, as UTF-8 bytes without a line end."""
+
+decode_report = Decoder(StepReport).decode
+"""A report from its JSON. Raises msgspec.DecodeError for text that is not one."""
+
+
+def four_digits(value: float) -> float:
+    """`value` to four significant digits, as reports hold probabilities; an infinite one becomes ±1e9."""
+    return float(f"{min(max(value, -1e9), 1e9):.4g}")

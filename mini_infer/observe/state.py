@@ -6,10 +6,12 @@ nothing else. States are values that share what did not change; no report is eve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
 
 from msgspec import Struct, field
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from mini_infer.observe.events import SCHEMA, BlockMove, Finished, KReason, Miss, PoolCount, StepReport, Wait
@@ -105,24 +107,29 @@ class EngineState(Struct, frozen=True):
 
     @property
     def waiting(self) -> list[SequenceState]:
-        return self._ordered(running=False)
+        return [s for s in self.ordered if not s.running]
 
     @property
     def running(self) -> list[SequenceState]:
-        return self._ordered(running=True)
+        return [s for s in self.ordered if s.running]
 
-    def _ordered(self, running: bool) -> list[SequenceState]:
-        chosen = (s for s in self.sequences.values() if s.running is running)
-        return sorted(chosen, key=lambda s: (s.priority, s.arrival, s.choice))
+    @property
+    def ordered(self) -> list[SequenceState]:
+        """All live sequences in order of service."""
+        return sorted(self.sequences.values(), key=lambda s: (s.priority, s.arrival, s.choice))
 
     @property
     def holders(self) -> dict[int, list[str]]:
         """The sequences that hold each block, in order of service."""
         result: dict[int, list[str]] = {}
-        for s in sorted(self.sequences.values(), key=lambda s: (s.priority, s.arrival, s.choice)):
+        for s in self.ordered:
             for block in s.table:
                 result.setdefault(block, []).append(s.seq_id)
         return result
+
+
+decode_state = Decoder(EngineState).decode
+"""A snapshot from its JSON. Raises msgspec.DecodeError for text that is not one."""
 
 
 class Gap(ValueError):
@@ -142,38 +149,30 @@ def fold_all(state: EngineState, reports: Iterable[StepReport]) -> EngineState:
 def fold(state: EngineState, report: StepReport) -> EngineState:
     """The state right after `report`, which must be the next one.
 
-    Raises Gap where reports are missing, ValueError where the report names what the state does not have.
+    Raises Gap where reports are missing, ValueError where it names a sequence or block that the state does not have.
     """
     if report.seq != state.seq + 1:
         raise Gap(state.seq + 1, report.seq)
     try:
         return _Folding(state, report).result()
-    except LookupError as error:
-        raise ValueError(f"report {report.seq} does not fit the state: it names {error}, which is not there") from error
+    except (LookupError, ValueError) as error:
+        raise ValueError(f"report {report.seq} does not fit the state ({type(error).__name__}: {error})") from error
 
 
 class _Folding:
-    """One fold at work: dictionaries of its own, values shared with the old state until they change."""
+    """One fold at work: dictionaries of its own, in which values are replaced and never changed."""
 
     def __init__(self, state: EngineState, report: StepReport) -> None:
         self.state, self.report = state, report
         self.sequences = dict(state.sequences)
         self.blocks = state.blocks
-        self.counts: dict[str, int] = {"steps": report.step - state.totals.steps}
+        self.new = Counter(steps=report.step - state.totals.steps)  # what the report adds to the totals
 
     def result(self) -> EngineState:
         state, report = self.state, self.report
         paused = self._control()
         self._queue()
-        for fork in report.forked:
-            parent = self._change(fork.parent, n=1)
-            self.sequences[fork.child] = replace(
-                parent, seq_id=fork.child, choice=fork.choice, output=(), text="", table=(), running=True
-            )
-        for output in report.outputs:
-            seq = self.sequences[output.seq_id]
-            self._change(output.seq_id, output=seq.output + output.token_ids, text=seq.text + output.text)
-            self._count(output_tokens=len(output.token_ids))
+        self._outputs()
         self._computed()
         if report.blocks:
             self._moves()
@@ -182,37 +181,31 @@ class _Folding:
         for choice in report.k:
             self._change(choice.seq_id, k=choice.k, k_why=choice.why)
         for r in report.spec:
-            self._count(rounds=1, drafted=len(r.draft), accepted=r.kept)
+            self.new.update(rounds=1, drafted=len(r.draft), accepted=r.kept)
         for finished in report.finished:
             del self.sequences[finished.seq_id]
-            self._count(**{finished.reason: 1})
+            self.new[finished.reason] += 1
         return EngineState(
-            seq=report.seq,
-            step=report.step,
-            info=state.info,
-            totals=replace(state.totals, **{k: getattr(state.totals, k) + n for k, n in self.counts.items()}),
+            report.seq, report.step, state.info,
+            totals=replace(state.totals, **{name: getattr(state.totals, name) + n for name, n in self.new.items()}),
             pool=report.pool or state.pool,
             paused=paused,
             sequences=self.sequences,
             blocks=self.blocks,
             finished=(state.finished + report.finished)[-KEPT_FINISHED:],
             pieces=state.pieces | report.pieces if report.pieces else state.pieces,
-        )
+        )  # fmt: skip
 
     def _change(self, seq_id: str, **fields: object) -> SequenceState:
         self.sequences[seq_id] = seq = replace(self.sequences[seq_id], **fields)
         return seq
 
-    def _count(self, **counts: int) -> None:
-        for name, n in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + n
-
     def _control(self) -> bool:
-        """Pause and fault; returns whether the engine is paused afterwards. `reset_cache` shows in the moves."""
+        """Whether the engine is paused afterwards. A fault empties the pool; `reset_cache` shows in the moves."""
         paused = self.state.paused
         for control in self.report.control:
             if control.action == "fault":
-                self._count(faults=1)
+                self.new["faults"] += 1
                 self.blocks = {}
                 for seq_id in self.sequences:
                     self._change(seq_id, table=())
@@ -223,38 +216,40 @@ class _Folding:
     def _queue(self) -> None:
         """Who came, who lost its place, who was let in."""
         for a in self.report.arrived:
-            self.sequences[a.seq_id] = SequenceState(
-                a.seq_id, a.request_id, 0, a.n, a.priority, a.arrival, a.max_tokens, a.prompt
-            )
-            self._count(requests=1)
+            seq = SequenceState(a.seq_id, a.request_id, 0, a.n, a.priority, a.arrival, a.max_tokens, a.prompt)
+            self.sequences[a.seq_id] = seq
+            self.new["requests"] += 1
         for p in self.report.preempted:
-            count = self.sequences[p.seq_id].preemptions + 1
-            self._change(p.seq_id, running=False, num_computed=0, num_computed_draft=0, preemptions=count, lost=p.lost)
-            self._count(preemptions=1)
-        for admitted in self.report.admitted:
-            seq = self.sequences[admitted.seq_id]
-            self._change(admitted.seq_id, running=True, wait=None, num_computed=admitted.cached, lost=0)
-            if admitted.first:
-                self._change(admitted.seq_id, cached=admitted.cached, miss=admitted.miss)
-                self._count(prompt_tokens=len(seq.prompt), cached_tokens=admitted.cached)
+            times = self.sequences[p.seq_id].preemptions + 1
+            self._change(p.seq_id, running=False, num_computed=0, num_computed_draft=0, preemptions=times, lost=p.lost)
+            self.new["preemptions"] += 1
+        for let in self.report.admitted:
+            seq = self.sequences[let.seq_id]
+            self._change(let.seq_id, running=True, wait=None, num_computed=let.cached, lost=0)
+            if let.first:
+                self._change(let.seq_id, cached=let.cached, miss=let.miss)
+                self.new.update(prompt_tokens=len(seq.prompt), cached_tokens=let.cached)
             else:
-                self._count(recomputed_tokens=max(0, seq.lost - admitted.cached))
+                self.new["recomputed_tokens"] += max(0, seq.lost - let.cached)
+
+    def _outputs(self) -> None:
+        """Forks first: each of the choices draws its own first token."""
+        for f in self.report.forked:
+            parent = self._change(f.parent, n=1)
+            own = {"seq_id": f.child, "choice": f.choice, "output": (), "text": "", "table": (), "running": True}
+            self.sequences[f.child] = replace(parent, **own, num_computed=len(parent.prompt))
+        for o in self.report.outputs:
+            seq = self.sequences[o.seq_id]
+            self._change(o.seq_id, output=seq.output + o.token_ids, text=seq.text + o.text)
+            self.new["output_tokens"] += len(o.token_ids)
 
     def _computed(self) -> None:
-        """What the forward pass leaves valid: all its rows but those of rejected drafts.
-
-        The newest token of a sequence is never computed; it is what the next step starts with.
-        """
-        children: dict[str, list[str]] = {}
-        for fork in self.report.forked:
-            children.setdefault(fork.parent, []).append(fork.child)
+        """What the step leaves valid: all rows but those of rejected drafts. The newest token has none yet."""
         for s in self.report.sched:
             seq = self.sequences[s.seq_id]
-            known = len(seq.prompt) + len(seq.output)
-            self._change(s.seq_id, num_computed=min(s.start + s.n_new + s.n_draft, known - 1))
-            for child in children.get(s.seq_id, ()):
-                self._change(child, num_computed=s.start + s.n_new)
-            self._count(computed_tokens=s.n_new + s.n_draft)
+            rows = s.n_new + s.n_draft
+            self._change(s.seq_id, num_computed=min(s.start + rows, len(seq.prompt) + len(seq.output) - 1))
+            self.new["computed_tokens"] += rows
 
     def _moves(self) -> None:
         """The changes of tables and keys, in order."""
@@ -263,7 +258,7 @@ class _Folding:
         for move in self.report.blocks:
             if move.op == "evict" or move.op == "unhash":
                 del blocks[move.block]
-                self._count(evictions=int(move.op == "evict"))
+                self.new["evictions"] += move.op == "evict"
                 continue
             table = tables.get(move.seq_id)
             if table is None:
@@ -275,9 +270,9 @@ class _Folding:
             elif move.op == "hash":
                 blocks[move.block] = self._published(move, table)
             elif table.pop() != move.block:
-                raise ValueError(f"report {self.report.seq} frees block {move.block} of {move.seq_id!r}, not its last")
-        for seq_id, blocks_held in tables.items():
-            self._change(seq_id, table=tuple(blocks_held))
+                raise ValueError(f"block {move.block} is not the last of {move.seq_id!r}")
+        for seq_id, table in tables.items():
+            self._change(seq_id, table=tuple(table))
 
     def _published(self, move: BlockMove, table: list[int]) -> BlockState:
         seq, size = self.sequences[move.seq_id], self.state.info.block_size

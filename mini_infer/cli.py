@@ -1,0 +1,149 @@
+"""The `mini-infer` command: parses, calls, prints. What is heavy is imported inside each command.
+
+Exit codes: 0 done; 1 a fault of ours, or an answer that ended in an error; 2 something the user can mend;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from click.exceptions import Exit
+
+from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
+from mini_infer.commands.terminal import note
+from mini_infer.config import engine_config
+from mini_infer.errors import UserError
+from mini_infer.version import __version__
+
+_FILE = click.Path(path_type=Path)
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(invoke_without_command=True, context_settings=_HELP)
+@click.version_option(__version__, prog_name="mini-infer", message="%(prog)s %(version)s")
+@debug_option
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """A small, exact LLM inference engine in plain PyTorch."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@cli.command()
+@click.argument("prompt")
+@click.option("--raw", is_flag=True, help="Encode the prompt as it stands, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object on one line when the answer is complete.")
+@click.option("--record", type=_FILE, metavar="FILE", help="Record every step of the engine to FILE.")
+@sampling_options
+@engine_options
+@debug_option
+def generate(prompt: str, raw: bool, as_json: bool, record: Path | None, **values: Any) -> int:
+    """Answer PROMPT, streamed as it is made.
+
+    PROMPT becomes one user message in the checkpoint's chat template. A lone - reads it from standard input; one
+    that starts with a dash goes after --.
+    """
+    from mini_infer.commands import generate as command
+    from mini_infer.sampling.params import SamplingParams
+
+    params = SamplingParams(**sampling_values(values))
+    text = command.read_prompt(prompt, raw=raw)
+    return command.run(text, engine_config(values), params, raw=raw, as_json=as_json, record=record)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one object on one line.")
+@engine_options
+@debug_option
+def info(as_json: bool, **values: Any) -> None:
+    """Show this machine, and a model's memory plan."""
+    from mini_infer.commands import info as command
+
+    command.run(engine_config(values), as_json=as_json)
+
+
+@cli.group(invoke_without_command=True)
+@debug_option
+@click.pass_context
+def trace(ctx: click.Context) -> None:
+    """Work with traces recorded by --record."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@trace.command()
+@click.argument("file", type=_FILE)
+@click.option("--output", type=_FILE, metavar="OUT", help="Write to OUT.  [default: standard output]")
+@debug_option
+def export(file: Path, output: Path | None) -> None:
+    """Turn the trace in FILE into JSON that Perfetto opens."""
+    from mini_infer.commands import trace as command
+
+    command.export(file, output)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command and exits with its code; errors become one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+    given: dict[str, bool] = {}
+    code = _run(list(sys.argv[1:] if args is None else args), given)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        code = code or _closed(error)
+    sys.exit(code)
+
+
+def _run(args: list[str], given: dict[str, bool]) -> int:
+    """The exit code of one command. `given` learns whether --debug was among the options."""
+    try:
+        with cli.make_context("mini-infer", args, obj=given) as context:
+            result = cli.invoke(context)
+        return result if isinstance(result, int) else 0
+    except Exit as done:  # --help, --version
+        return done.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError as error:
+        return _closed(error)
+    except click.ClickException as error:
+        return _complain(error, _usage(error), 2, debug=given.get("debug", False))
+    except UserError as error:
+        return _complain(error, str(error), 2, debug=given.get("debug", False))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _complain(error, f"{said} (run with --debug for the trace)", 1, debug=given.get("debug", False))
+
+
+def _usage(error: click.ClickException) -> str:
+    """What was wrong with the options, and where to read about them."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    where = f" (see {context.command_path} --help)" if context is not None else ""
+    return error.format_message().rstrip(".") + where
+
+
+def _complain(error: Exception, line: str, code: int, *, debug: bool) -> int:
+    """Prints one line, after the trace where --debug asks for it, and returns the exit code."""
+    if debug:
+        note("".join(traceback.format_exception(error)).rstrip())
+    note("mini-infer: " + " ".join(line.split()))
+    return code
+
+
+def _closed(error: OSError) -> int:
+    """The reader of our output has gone (`| head`) or its disk is full: the rest goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    note(f"mini-infer: standard output: {error.strerror}")
+    return 1

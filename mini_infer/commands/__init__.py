@@ -1,0 +1,1 @@
+"""What the commands do once `mini_infer.cli` has parsed their options."""

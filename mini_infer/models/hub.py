@@ -1,0 +1,156 @@
+"""From what the user calls a model, a folder or `owner/name` on the Hugging Face hub, to a folder on this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mini_infer.errors import UserError
+from mini_infer.models.checkpoint import SINGLE_FILE, read_index
+from mini_infer.models.config import ModelConfig
+
+# Everything but the weights. Small: fetched first, so that an unsupported model is refused before its gigabytes come.
+DESCRIPTION = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "adapter_config.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+]
+SUBFOLDERS = ["*/*"]  # other formats, older copies, training states
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+PAGE = re.compile(r"https?://[^/]+/([\w.-]+/[\w.-]+)")
+
+
+def resolve(source: str | Path, revision: str | None = None, progress: bool = True) -> Path:
+    """The folder of the model called `source`: an existing folder, else the repository `owner/name`, fetched.
+
+    `revision` is a branch, tag or commit of the repository. Of a repository already in the cache only what is missing
+    is fetched, and without a connection the cache is used as it is. `progress` shows bars on stderr, on a terminal.
+    Raises UserError in one line: no such folder or repository, no access, no connection, unsupported model, full disk.
+    """
+    name = str(source).strip()
+    folder = Path(name).expanduser() if name else None
+    if folder is not None and folder.is_dir():
+        if revision is not None:
+            raise UserError(f"{folder} is a folder here, and a revision ({revision}) is for repositories only; drop it")
+        return folder
+    if folder is not None and folder.exists():
+        raise UserError(f"{folder} is a file; give the folder that holds it and its config.json")
+    if page := PAGE.match(name):
+        raise UserError(f"{name} is a web address; give the repository as {page[1]}")
+    if _looks_like_path(name):
+        raise UserError(f"{name}: no such folder")
+    if not REPOSITORY.fullmatch(name):
+        raise UserError(f"{name!r}: no such folder, and not a repository, which is written owner/name")
+    return _fetch(name, revision, progress)
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name[1:2] == ":"
+
+
+def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
+    folder = _snapshot(repository, revision, progress, DESCRIPTION)
+    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        raise UserError(f"{repository} is an adapter (LoRA), not a whole model; give a model it was merged into")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{repository} has no config.json (GGUF only?); give a repository in the transformers layout")
+    ModelConfig.from_folder(folder)
+    commit = folder.name  # the weights must be those of the same commit
+    index = read_index(folder)
+    wanted = sorted(set(index.values())) if index is not None else [SINGLE_FILE]
+    _snapshot(repository, commit, progress, wanted)
+    if index is None and not (folder / SINGLE_FILE).exists():
+        _snapshot(repository, commit, progress, ["*.safetensors"])
+        wanted = [path.name for path in folder.glob("*.safetensors")]
+    missing = [file for file in wanted if not (folder / file).exists()]
+    if missing:
+        raise UserError(f"{repository}: {missing[0]} is neither cached nor to be had; connect once to fetch it")
+    if not wanted:
+        raise UserError(
+            f"{repository} has no *.safetensors weights here, and nothing else is supported; "
+            "give another repository (or connect once, if it is only half in the cache)"
+        )
+    return folder
+
+
+def _snapshot(repository: str, revision: str | None, progress: bool, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download  # slow to import, and not needed for folders
+
+    try:
+        with _bars(progress):
+            return Path(
+                snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=SUBFOLDERS)
+            )
+    except Exception as error:  # whatever HTTP library is beneath, its errors are not in our hands
+        raise UserError(_explain(error, repository, revision)) from error
+
+
+@contextmanager
+def _bars(show: bool) -> Iterator[None]:
+    """Without `show`, no progress bars of the hub library in this block."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if show or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _explain(error: Exception, repository: str, revision: str | None) -> str:
+    """One line for a failed fetch. The order matters: the library's errors derive from each other."""
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{repository}"  # a mirror where HF_ENDPOINT names one
+    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
+    if isinstance(cause, errors.GatedRepoError):
+        return f"{repository} is gated: accept its terms at {page}, then set HF_TOKEN (or run `hf auth login`)"
+    if isinstance(cause, errors.DisabledRepoError):
+        return f"{repository} has been disabled by its owner or the hub; give another repository"
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return f"{repository} has no revision {revision!r}; its branches and tags are listed at {page}/tree/main"
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return (
+            f"no folder and no repository {repository}: check the spelling, or, if it is private, "
+            "set HF_TOKEN (or run `hf auth login`)"
+        )
+    if isinstance(cause, errors.HFValidationError):
+        return f"{repository}: not a name a repository can have: {_first_line(cause)}"
+    if isinstance(cause, errors.HfHubHTTPError):
+        status = cause.response.status_code
+        if status in (401, 403):
+            return f"{repository}: the hub refused access ({status}); set a valid HF_TOKEN (or run `hf auth login`)"
+        advice = "wait a while and try again" if status == 429 or status >= 500 else "try again"
+        return f"{repository}: the hub answered {status} ({_first_line(cause)}); {advice}, or give a folder"
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return (
+            f"{repository} is not (wholly) in the cache, and HF_HUB_OFFLINE forbids fetching it; "
+            "unset it once, or give a folder"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError) or _is_connection_error(cause):
+        return (
+            f"{repository} is not (wholly) in the cache, and the hub cannot be reached; "
+            "connect once to fetch it, or give a folder"
+        )
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return f"{repository} cannot be stored: {cause.strerror}: {cause.filename or 'the cache folder'} (see HF_HOME)"
+    return f"{repository} could not be fetched ({_first_line(cause)}); what has arrived is kept, so try again"
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    """Connection refused, name not resolved, time-out, proxy: by name, as httpx, httpx2 and requests each have own."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"ConnectionError", "TransportError", "TimeoutError", "Timeout", "RequestException"})
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

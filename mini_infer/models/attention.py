@@ -95,5 +95,7 @@ def _attend_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     kv_heads = k.shape[1]
     sharing = heads // kv_heads
     q = q.view(b, n, kv_heads, sharing, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, sharing * n, head_dim)
+    if mask is not None and n > 1:
+        mask = mask.repeat(1, 1, sharing, 1)
     out = F.scaled_dot_product_attention(q, k, v, mask)
     return out.view(b, kv_heads, sharing, n, head_dim).permute(0, 3, 1, 2, 4).reshape(b, n, heads, head_dim)

@@ -29,10 +29,13 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, device: torch.device | 
 
 
 def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
-    """Llama 3.1: slow pairs are stretched, fast ones kept, those between blended by turns per training context."""
-    turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
-    keep = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
-    return (1 - keep) * frequencies / rope.factor + keep * frequencies
+    """Llama 3.1: slow pairs are stretched, fast ones kept, those between blended by their turns per context."""
+    context = rope.original_max_position_embeddings
+    wavelengths = 2 * math.pi / frequencies  # in positions per turn
+    keep = (context / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - keep) * frequencies / rope.factor + keep * frequencies
+    slow, fast = wavelengths > context / rope.low_freq_factor, wavelengths < context / rope.high_freq_factor
+    return torch.where(slow, frequencies / rope.factor, torch.where(fast, frequencies, blended))
 
 
 def _yarn(rope: RopeConfig, wavelengths: Tensor, head_dim: int) -> Tensor:
@@ -50,7 +53,7 @@ def _yarn(rope: RopeConfig, wavelengths: Tensor, head_dim: int) -> Tensor:
         high += 0.001  # a step in place of a ramp
     pairs = torch.arange(head_dim // 2, dtype=torch.float32, device=wavelengths.device)
     keep = 1 - ((pairs - low) / (high - low)).clamp(0, 1)
-    return (1 - keep) / (rope.factor * wavelengths) + keep / wavelengths
+    return 1.0 / (rope.factor * wavelengths) * (1 - keep) + 1.0 / wavelengths * keep
 
 
 def cos_sin(frequencies: Tensor, positions: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of every architecture (RIG-A), as folders or straight in memory. Made without transformers."""
+"""Tiny random checkpoints of every architecture (RIG-A), as folders or in memory, made without transformers."""
 
 from __future__ import annotations
 
@@ -84,11 +84,8 @@ def fill_random(model: Transformer, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in model.checkpoint_parameters().items():
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-        if tensor.dim() > 1:
-            value = 0.3 * noise
-        else:
-            value = 1 + 0.2 * noise if "norm" in name else 0.5 * noise
-        tensor.copy_(value)
+        is_matrix, is_norm = tensor.dim() > 1, "norm" in name
+        tensor.copy_(0.3 * noise if is_matrix else 1 + 0.2 * noise if is_norm else 0.5 * noise)
 
 
 def tiny_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,16 +35,18 @@ def resolve(source: str | Path, revision: str | None = None, progress: bool = Tr
     Raises UserError in one line: no such folder or repository, no access, no connection, unsupported model, full disk.
     """
     name = str(source).strip()
-    folder = Path(name).expanduser() if name else None
-    if folder is not None and folder.is_dir():
+    place = os.path.expanduser(name)  # os.path, unlike pathlib, answers no where it may not look
+    if os.path.isdir(place):
         if revision is not None:
-            raise UserError(f"{folder} is a folder here, and a revision ({revision}) is for repositories only; drop it")
-        return folder
-    if folder is not None and folder.exists():
-        raise UserError(f"{folder} is a file; give the folder that holds it and its config.json")
+            raise UserError(f"{place} is a folder here, and a revision ({revision}) is for repositories only; drop it")
+        if not os.access(place, os.R_OK | os.X_OK):
+            raise UserError(f"{place}: permission denied; make the folder readable, or give another")
+        return Path(place)
+    if os.path.exists(place):
+        raise UserError(f"{place} is a file; give the folder that holds it and its config.json")
     if page := PAGE.match(name):
         raise UserError(f"{name} is a web address; give the repository as {page[1]}")
-    if _looks_like_path(name):
+    if isinstance(source, Path) or _looks_like_path(name):
         raise UserError(f"{name}: no such folder")
     if not REPOSITORY.fullmatch(name):
         raise UserError(f"{name!r}: no such folder, and not a repository, which is written owner/name")

@@ -66,20 +66,33 @@ def load_model_from_safetensors(
     Raises:
         UserError: one line naming the file, the tensor or the option at fault, and the remedy.
     """
-    explicit = parse_dtype(dtype)
-    where = _device(device, explicit)
+    explicit, where = parse_dtype(dtype), _device(device)  # before gigabytes are fetched
     folder = resolve(source, revision, progress=progress is True)
-    stored = stored_tensors(folder)
-    config = ModelConfig.from_folder(folder)
-    compute = explicit or parse_dtype(config.dtype) or _prevailing_dtype(stored)
-    stored, config = _settle_head(stored, config, compute)
+    config, compute, stored = inspect_checkpoint(folder, explicit)
+    if where.type == "mps" and compute == torch.float64:
+        raise UserError("float64 does not exist on mps; use float32, or the device cpu")
     with _memory_errors(where, compute, stored):
         model = Transformer(config, compute, where)
-        parameters = model.checkpoint_parameters()
-        _check(folder, stored, parameters, config.tie_word_embeddings)
         with _report(progress) as report:
-            _fill(parameters, stored, report)
+            _fill(model.checkpoint_parameters(), stored, report)
     return model, config
+
+
+def inspect_checkpoint(
+    folder: Path, dtype: str | torch.dtype | None = None
+) -> tuple[ModelConfig, torch.dtype, dict[str, StoredTensor]]:
+    """What loading `folder` would make: the model's configuration, the type it computes in, the tensors by parameter.
+
+    Reads the configuration and the headers of the weights, and checks that every tensor of the model is there, whole,
+    of the right shape and a floating type. Raises UserError as `load_model_from_safetensors` does; allocates nothing.
+    """
+    stored = stored_tensors(folder)
+    config = ModelConfig.from_folder(folder)
+    compute = parse_dtype(dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
+    stored, config = _settle_head(stored, config, compute)
+    parameters = Transformer(config, compute, "meta").checkpoint_parameters()
+    _check(folder, stored, parameters, config.tie_word_embeddings)
+    return config, compute, {name: stored[name] for name in parameters}
 
 
 def parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -92,7 +105,7 @@ def parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return COMPUTE_DTYPES[name]
 
 
-def _device(device: str | torch.device, dtype: torch.dtype | None) -> torch.device:
+def _device(device: str | torch.device) -> torch.device:
     try:
         where = torch.device(device)
     except RuntimeError as error:
@@ -102,8 +115,6 @@ def _device(device: str | torch.device, dtype: torch.dtype | None) -> torch.devi
         raise UserError(f"device {where} is not available to this torch ({torch.__version__}); use cpu")
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {where} is not there; this machine has {torch.cuda.device_count()} CUDA device(s)")
-    if where.type == "mps" and dtype == torch.float64:
-        raise UserError("float64 does not exist on mps; use float32, or the device cpu")
     return where
 
 
@@ -190,7 +201,7 @@ def _more(items: Sequence[object]) -> str:
 
 def _fill(parameters: Mapping[str, Tensor], stored: Mapping[str, StoredTensor], report: Progress) -> None:
     """Copy every tensor into its parameter, converting its type on the way, largest first."""
-    total = sum(stored[name].nbytes for name in parameters)
+    total = sum(tensor.nbytes for tensor in stored.values())
     done = 0
     report(done, total)
     with torch.no_grad():

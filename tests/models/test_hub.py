@@ -150,6 +150,30 @@ def test_a_file_is_answered_with_the_folder_to_give(make_hub: Callable[..., Fake
     assert "give the folder" in line(tmp_path / "model.safetensors")
 
 
+def test_a_path_object_is_never_asked_of_the_hub(make_hub: Callable[..., FakeHub]) -> None:
+    hub = make_hub()
+    assert line(Path("owner/name")) == "owner/name: no such folder"
+    assert not hub.calls
+
+
+@pytest.mark.parametrize("source", ["/" + "x" * 5000, "./a\0b", "~no-such-user/x"])
+def test_names_no_system_can_have_are_no_folders(make_hub: Callable[..., FakeHub], source: str) -> None:
+    make_hub()
+    with pytest.raises(UserError, match="no such folder"):
+        resolve(source)
+
+
+def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    if os.name == "posix" and os.geteuid() != 0:
+        folder.chmod(0)
+    else:  # the superuser may look everywhere
+        monkeypatch.setattr(os, "access", lambda path, mode: path != str(folder))
+    assert line(folder) == f"{folder}: permission denied; make the folder readable, or give another"
+    folder.chmod(0o700)
+
+
 def test_a_revision_of_a_folder_is_refused_rather_than_ignored(
     make_hub: Callable[..., FakeHub], tmp_path: Path
 ) -> None:

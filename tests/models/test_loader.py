@@ -20,7 +20,7 @@ from torch import Tensor
 from mini_infer.errors import UserError
 from mini_infer.models import loader
 from mini_infer.models.config import ModelConfig
-from mini_infer.models.loader import load_model_from_safetensors
+from mini_infer.models.loader import inspect_checkpoint, load_model_from_safetensors
 from mini_infer.models.runner import ModelRunner
 from mini_infer.models.transformer import Transformer
 from tests.support.checkpoints import write_checkpoint
@@ -765,9 +765,35 @@ def test_the_weights_lie_on_the_device_asked_for(tiny: Path) -> None:
     ],
 )
 def test_too_little_memory_is_one_line(tiny: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def full(*args: Any) -> Any:
+    def full(config: ModelConfig, dtype: torch.dtype, device: Any) -> Transformer:
+        if str(device) == "meta":
+            return Transformer(config, dtype, device)
         raise error
 
     monkeypatch.setattr(loader, "Transformer", full)
     text = error_of(tiny)
     assert "too little memory" in text and "float32" in text
+
+
+def test_nothing_is_allocated_before_every_tensor_is_known_to_fit(
+    copy: Callable[[Path], Path], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(config: ModelConfig, dtype: torch.dtype, device: Any) -> Transformer:
+        asked.append(str(device))
+        return Transformer(config, dtype, device)
+
+    monkeypatch.setattr(loader, "Transformer", noted)
+    folder = copy(tiny)
+    edit_json(folder / "config.json", vocab_size=10**9)  # 256 GB of embedding
+    assert EMBEDDING in error_of(folder)
+    assert asked == ["meta"]
+
+
+def test_inspection_says_what_loading_makes(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, tie=True, dtype=torch.bfloat16, edit=lambda t: t | {HEAD: t[EMBEDDING].clone()})
+    config, dtype, stored = inspect_checkpoint(folder)
+    model, loaded = load_model_from_safetensors(folder)
+    assert (config, dtype) == (loaded, model.dtype) and stored.keys() == model.checkpoint_parameters().keys()
+    assert sum(tensor.nbytes for tensor in stored.values()) == sum(p.nbytes for p in model.parameters())

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mini_infer.observe.events import Miss
+
 if TYPE_CHECKING:
     from mini_infer.scheduler.sequence import Sequence
 
@@ -32,6 +34,26 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence left the queue with `cached` tokens of its prefix served from the pool."""
+
+    seq_id: str
+    cached: int
+    first: bool  # its first admission: the hit that is counted
+    miss: Miss | None  # why the hit ended, stated once
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A running sequence went back to the queue and lost its `lost` computed rows in `freed` blocks."""
+
+    seq_id: str
+    lost: int
+    freed: int
+    cause: str  # the sequence that needed a block
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """Everything a step decided. The reservations behind it (blocks, seats) are already made."""
 
@@ -41,9 +63,9 @@ class StepPlan:
     copies: tuple[tuple[int, int], ...] = ()  # (from, to) blocks, copied before any write of the step
     reserved: tuple[tuple[str, int], ...] = ()  # (sequence, table length before), what a rollback trims to
     replaced: tuple[tuple[str, int, int], ...] = ()  # (sequence, index, shared block) of each copy, likewise
-    admitted: tuple[str, ...] = ()  # sequences that left the queue in this step
-    preempted: tuple[tuple[str, int], ...] = ()  # (sequence, computed tokens lost)
-    exhausted: tuple[str, ...] = ()  # alone, and no block left: these end with `length`
+    admitted: tuple[Admission, ...] = ()
+    preempted: tuple[Preemption, ...] = ()
+    exhausted: tuple[str, ...] = ()  # the pool has no block left for them even alone: these end with `length`
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,100 @@
+"""Runs a plan: one flat batch through the model, the wanted rows through the sampler. Moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence as Seq
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Protocol
+
+from mini_infer.commit import Answer
+from mini_infer.observe.events import TokenLogprob
+from mini_infer.sampling.rows import SampleRow, Verdict
+from mini_infer.scheduler.plan import Batch, Slice, StepPlan, make_batch
+from mini_infer.scheduler.sequence import Sequence
+
+
+class Runner(Protocol):
+    """A model with its KV. `run` gives one row of hidden states per row of `batch.logit_rows`, indexable by lists."""
+
+    def run(self, batch: Batch) -> Any: ...
+
+    def logits(self, hidden: Any) -> Any: ...
+
+    def zero_blocks(self, blocks: Seq[int]) -> None: ...
+
+
+class Resolver(Protocol):
+    def resolve(self, logits: Any, rows: Seq[SampleRow]) -> list[Verdict]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a plan's forward pass gave, by sequence id; `times` in seconds: draft, forward, sample."""
+
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    scores: Mapping[str, Seq[TokenLogprob]] = field(default_factory=dict)  # of the prompt tokens after a chunk's rows
+    times: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+def execute(
+    plan: StepPlan,
+    sequences: Mapping[str, Sequence],
+    answers: Mapping[str, Answer],
+    runner: Runner,
+    sampler: Resolver,
+    block_size: int,
+) -> Result:
+    """Run the batch and resolve it. A row that fails by itself has a verdict with an error; all else raises."""
+    if not plan.slices:
+        return Result()
+    rows: list[SampleRow] = []
+    sampled: list[int] = []  # rows of `hidden` that are drawn from
+    scored: list[tuple[Sequence, Slice, int]] = []  # chunks whose prompt rows are scored, from that row on
+    end = 0
+    for s in plan.slices:
+        seq = sequences[s.seq_id]
+        if s.rows == "all":
+            scored.append((seq, s, end))
+        end += {"all": s.n_new, "last": 1, "none": 0}[s.rows]
+        if s.start + s.n_new == seq.num_tokens and seq.max_tokens:
+            rows += _sample_rows(seq, answers[seq.seq_id].stop_ids, len(sampled))
+            sampled.append(end - 1)
+    began = perf_counter()
+    hidden = runner.run(make_batch(plan, sequences, {}, block_size))
+    logits = runner.logits(hidden if len(sampled) == end else hidden[sampled]) if rows else None
+    ran = perf_counter()
+    verdicts = {v.seq_id: v for v in sampler.resolve(logits, rows)} if rows else {}
+    scores: dict[str, Seq[TokenLogprob]] = {}
+    for seq, s, at in scored:
+        try:
+            scores[seq.seq_id] = _prompt_scores(hidden[at : at + s.n_new], seq, s, runner.logits)
+        except ArithmeticError as error:  # a prompt row that is not finite is its own request's fault
+            verdicts[seq.seq_id] = Verdict(seq.seq_id, error=str(error), non_finite=True)
+    return Result(verdicts, scores, (0.0, ran - began, perf_counter() - ran))
+
+
+def _sample_rows(seq: Sequence, stop_ids: frozenset[int], row: int) -> list[SampleRow]:
+    """Who draws from this row: the sequence itself, or each choice that will be forked from it."""
+    return [
+        SampleRow(
+            seq_id=seq.choice_id(choice),
+            row=row,
+            params=seq.params,
+            seed=seq.seed,
+            choice=choice,
+            position=seq.num_tokens,
+            num_prompt=seq.num_prompt,
+            tokens=seq.tokens,
+            stop_ids=stop_ids,
+        )
+        for choice in range(seq.choice, seq.choice + seq.n)
+    ]
+
+
+def _prompt_scores(hidden: Any, seq: Sequence, s: Slice, logits_of: Callable[[Any], Any]) -> list[TokenLogprob]:
+    """Row p scores token p + 1; the last prompt row scores none, it is drawn from."""
+    from mini_infer.sampling.prompt_logprobs import prompt_logprobs
+
+    following = seq.tokens[s.start + 1 : min(s.start + s.n_new + 1, seq.num_prompt)]
+    return prompt_logprobs(hidden, following, seq.params.prompt_logprobs or 0, logits_of)

@@ -84,8 +84,13 @@ def fill_random(model: Transformer, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in model.checkpoint_parameters().items():
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-        is_matrix, is_norm = tensor.dim() > 1, "norm" in name
-        tensor.copy_(0.3 * noise if is_matrix else 1 + 0.2 * noise if is_norm else 0.5 * noise)
+        if tensor.dim() > 1:
+            value = 0.3 * noise
+        elif "q_norm" in name or "k_norm" in name:
+            value = 2 + 0.2 * noise  # attention as sharp as without these norms
+        else:
+            value = 1 + 0.2 * noise if "norm" in name else 0.5 * noise
+        tensor.copy_(value)
 
 
 def tiny_model(

@@ -1,0 +1,180 @@
+"""An engine for a script or a notebook: ask, and get the answer.
+
+    >>> from mini_infer import LLM, SamplingParams
+    >>> llm = LLM("Qwen/Qwen2.5-0.5B-Instruct")                           # doctest: +SKIP
+    >>> llm.chat("Name a colour.", SamplingParams(max_tokens=20)).text    # doctest: +SKIP
+    'Blue.'
+
+It steps the engine in the caller's own thread, so nothing runs between calls. For many callers see `EngineService`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+from mini_infer.build import build_engine
+from mini_infer.config import EngineConfig
+from mini_infer.engine import InferenceEngine
+from mini_infer.results import Chunk, Collector, GenerationResult, by_request
+from mini_infer.sampling.params import SamplingParams
+from mini_infer.text.tokenizer import Tokenizer
+
+Messages = str | Sequence[Mapping[str, Any]]
+"""A conversation as OpenAI writes it ([{"role": "user", "content": "…"}, …]), or one user message."""
+
+
+class LLM:
+    """One model with its tokenizer and engine.
+
+    Args:
+        model: a folder, or `owner/name` on the Hugging Face hub; wins over `options.model`.
+        options: engine knobs.
+        progress: show progress bars on stderr while loading and in `generate`.
+        engine: an engine that is already built, with its tokenizer, in place of both.
+
+    Raises:
+        UserError: one line that names what is wrong and the remedy.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        options: EngineConfig | None = None,
+        *,
+        progress: bool = False,
+        engine: InferenceEngine | None = None,
+    ) -> None:
+        if engine is None:
+            options = options or EngineConfig()
+            engine = build_engine(options if model is None else replace(options, model=str(model)), progress=progress)
+        if engine.tokenizer is None:
+            raise ValueError("LLM needs an engine with a tokenizer")
+        self.engine = engine
+        self.tokenizer: Tokenizer = engine.tokenizer
+        self._progress = progress
+        self._open: dict[str, tuple[Collector, deque[Chunk]]] = {}
+
+    # --- prompts ----------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of a raw prompt as it stands; control tokens spelled out in it count."""
+        return self.tokenizer.encode(prompt, allow_special=True)
+
+    def encode_chat(self, messages: Messages, **template_variables: Any) -> list[int]:
+        """Token ids of a conversation in the checkpoint's chat template, ready for the answer."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        return self.tokenizer.encode_chat(messages, **template_variables)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def chat(self, messages: Messages, params: SamplingParams | None = None) -> GenerationResult:
+        """The answer to a conversation.
+
+        >>> llm.chat("Hello", SamplingParams(temperature=0, max_tokens=8)).finish_reason in ("stop", "length")
+        True
+        """
+        return self._all([self.encode_chat(messages)], params)[0]
+
+    @overload
+    def generate(self, prompts: str | Sequence[int], params: SamplingParams | None = None) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | None = None
+    ) -> list[GenerationResult]: ...
+
+    def generate(self, prompts: Any, params: SamplingParams | None = None) -> Any:
+        """Continue raw prompts (texts, or lists of token ids), all at once: one result, or a list in the same order.
+
+        >>> [len(r.token_ids) for r in llm.generate(["one", "two"], SamplingParams(max_tokens=3, ignore_eos=True))]
+        [3, 3]
+        """
+        if isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts)):
+            return self._all([self._ids(prompts)], params)[0]
+        return self._all([self._ids(p) for p in prompts], params)
+
+    def stream(
+        self, prompt: Messages | Sequence[int], params: SamplingParams | None = None, *, raw: bool = False
+    ) -> Iterator[Chunk]:
+        """The answer piece by piece; the last chunk carries the result. Closing the iterator aborts the request.
+
+        `raw` continues the prompt as it stands, without the chat template.
+
+        >>> "".join(chunk.text for chunk in llm.stream("Hello", SamplingParams(temperature=0, max_tokens=8))) != ""
+        True
+        """
+        request_id = self._submit(self._ids(prompt) if raw else self.encode_chat(prompt), params)  # type: ignore[arg-type]
+        return self._chunks(request_id)
+
+    def _ids(self, prompt: Any) -> list[int]:
+        return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _submit(self, prompt: list[int], params: SamplingParams | None) -> str:
+        params = params or SamplingParams()
+        request_id = self.engine.add_request(prompt, params)
+        self._open[request_id] = (Collector(request_id, params.n), deque())
+        return request_id
+
+    def _step(self) -> None:
+        """One step; its outputs go to whoever asked for them, also if that is another iterator."""
+        for request_id, outputs in by_request(self.engine.step()).items():
+            if request_id in self._open:
+                collector, chunks = self._open[request_id]
+                chunks.extend(collector.add(output) for output in outputs)
+
+    def _chunks(self, request_id: str) -> Iterator[Chunk]:
+        chunks = self._open[request_id][1]
+        try:
+            while True:
+                while not chunks:
+                    self._step()
+                chunk = chunks.popleft()
+                yield chunk
+                if chunk.result is not None:
+                    return
+        finally:
+            self.engine.abort(request_id)
+            del self._open[request_id]
+
+    def _all(self, prompts: list[list[int]], params: SamplingParams | None) -> list[GenerationResult]:
+        """All answers, in the order of the prompts. If a prompt is refused, or on Ctrl+C, none is left behind."""
+        ids: list[str] = []
+        try:
+            for prompt in prompts:
+                ids.append(self._submit(prompt, params))
+            results: dict[str, GenerationResult] = {}
+            with _bar(len(ids), show=self._progress) as advance:
+                while len(results) < len(ids):
+                    self._step()
+                    for request_id in ids:
+                        chunks = self._open[request_id][1]
+                        if chunks and chunks[-1].result is not None:
+                            results[request_id] = chunks[-1].result
+                            advance(len(results))
+                        chunks.clear()
+            return [results[i] for i in ids]
+        finally:
+            for request_id in ids:
+                self.engine.abort(request_id)
+                del self._open[request_id]
+
+
+@contextmanager
+def _bar(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar over prompts on stderr; gives the function that sets how many are done."""
+    if not show or total < 2:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)

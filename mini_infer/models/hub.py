@@ -18,11 +18,12 @@ DESCRIPTION = [
     "generation_config.json",
     "model.safetensors.index.json",
     "adapter_config.json",
-    "tokenizer*.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
 ]
-SUBFOLDERS = ["*/*"]  # other formats, older copies, training states
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PAGE = re.compile(r"https?://[^/]+/([\w.-]+/[\w.-]+)")
 
@@ -69,7 +70,7 @@ def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
     wanted = sorted(set(index.values())) if index is not None else [SINGLE_FILE]
     _snapshot(repository, commit, progress, wanted)
     if index is None and not (folder / SINGLE_FILE).exists():
-        _snapshot(repository, commit, progress, ["*.safetensors"])
+        _snapshot(repository, commit, progress, ["*.safetensors"], ignore=["*/*"])
         wanted = [path.name for path in folder.glob("*.safetensors")]
     missing = [file for file in wanted if not (folder / file).exists()]
     if missing:
@@ -82,16 +83,17 @@ def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
     return folder
 
 
-def _snapshot(repository: str, revision: str | None, progress: bool, patterns: list[str]) -> Path:
+def _snapshot(
+    repository: str, revision: str | None, progress: bool, patterns: list[str], ignore: list[str] | None = None
+) -> Path:
     from huggingface_hub import snapshot_download  # slow to import, and not needed for folders
 
     try:
         with _bars(progress):
-            return Path(
-                snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=SUBFOLDERS)
-            )
+            folder = snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=ignore)
     except Exception as error:  # whatever HTTP library is beneath, its errors are not in our hands
         raise UserError(_explain(error, repository, revision)) from error
+    return Path(folder)
 
 
 @contextmanager

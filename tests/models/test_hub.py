@@ -192,6 +192,7 @@ def test_only_what_the_engine_reads_is_fetched(make_hub: Callable[..., FakeHub])
             "tokenizer.json": {},
             "tokenizer_config.json": {},
             "chat_template.jinja": b"x",
+            "additional_chat_templates/tool_use.jinja": b"x",
             "model.safetensors": b"x",
             "consolidated.safetensors": b"x",
             "pytorch_model.bin": b"x",
@@ -209,6 +210,7 @@ def test_only_what_the_engine_reads_is_fetched(make_hub: Callable[..., FakeHub])
         "tokenizer.json",
         "tokenizer_config.json",
         "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
         "model.safetensors",
     }
 
@@ -224,9 +226,9 @@ def test_of_a_sharded_checkpoint_only_the_files_of_the_index_are_fetched(make_hu
 
 
 def test_an_unusual_name_of_the_only_weights_file_is_found(make_hub: Callable[..., FakeHub]) -> None:
-    hub = make_hub(**{"config.json": CONFIG, "weights.safetensors": b"x"})
+    hub = make_hub(**{"config.json": CONFIG, "weights.safetensors": b"x", "old/weights.safetensors": b"x"})
     resolve("owner/name")
-    assert "weights.safetensors" in hub.fetched()
+    assert hub.fetched() == {"config.json", "weights.safetensors"}
 
 
 def test_the_weights_are_of_the_commit_the_configuration_is_of(make_hub: Callable[..., FakeHub]) -> None:

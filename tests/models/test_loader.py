@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mini_infer.errors import UserError
 from mini_infer.models import loader
+from mini_infer.models.checkpoint import read_header
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.loader import inspect_checkpoint, load_model_from_safetensors
 from mini_infer.models.runner import ModelRunner
@@ -327,6 +328,8 @@ def test_L07_a_file_that_is_not_whole_is_named(copy: Callable[[Path], Path], tin
     (folder / FILE).write_bytes(BAD_FILES[fault]((folder / FILE).read_bytes()))
     text = error_of(folder)
     assert str(folder / FILE) in text and "incomplete or corrupt" in text
+    with pytest.raises(UserError, match="incomplete or corrupt"):  # from the header alone, before anything is read
+        read_header(folder / FILE)
 
 
 @pytest.mark.parametrize("fault", ["five bytes", "sixty percent", "ten bytes too many", "pointer", "empty"])
@@ -683,6 +686,19 @@ def test_L15_without_a_field_the_weights_decide(tmp_path: Path, stored: torch.dt
     folder = write_checkpoint(tmp_path, dtype=stored)
     edit_json(folder / "config.json", torch_dtype=None)
     assert load_model_from_safetensors(folder)[0].dtype == stored
+
+
+def test_L15_bytes_decide_not_the_number_of_tensors(tmp_path: Path) -> None:
+    def widen(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: t if "embed" in name or "mlp" in name or name == HEAD else t.float() for name, t in tensors.items()
+        }
+
+    folder = write_checkpoint(tmp_path, "qwen2", dtype=torch.bfloat16, intermediate_size=256, edit=widen)
+    edit_json(folder / "config.json", torch_dtype=None)
+    types = [tensor.dtype for tensor in load_file(folder / FILE).values()]
+    assert types.count(torch.float32) > types.count(torch.bfloat16)
+    assert load_model_from_safetensors(folder)[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "Float32", "", "float8_e4m3fn", torch.int32, torch.float8_e5m2])

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mini_infer.cli import main
 from mini_infer.errors import UserError
 from mini_infer.models import loader
 from mini_infer.models.checkpoint import read_header
@@ -330,6 +331,21 @@ def test_L07_a_file_that_is_not_whole_is_named(copy: Callable[[Path], Path], tin
     assert str(folder / FILE) in text and "incomplete or corrupt" in text
     with pytest.raises(UserError, match="incomplete or corrupt"):  # from the header alone, before anything is read
         read_header(folder / FILE)
+
+
+@pytest.mark.parametrize("fault", ["five bytes", "sixty percent", "ten bytes too many", "pointer"])
+@pytest.mark.parametrize("command", [["generate", "hello"], ["info"]], ids=lambda command: command[0])
+def test_L07_the_command_line_says_it_in_one_line(
+    copy: Callable[[Path], Path], tiny: Path, capsys: pytest.CaptureFixture[str], command: list[str], fault: str
+) -> None:
+    folder = copy(tiny)
+    (folder / FILE).write_bytes(BAD_FILES[fault]((folder / FILE).read_bytes()))
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--model", str(folder)])
+    captured = capsys.readouterr()
+    assert stop.value.code == 2 and captured.out == ""
+    said = captured.err.strip().splitlines()
+    assert len(said) == 1 and str(folder / FILE) in said[0] and "incomplete or corrupt" in said[0]
 
 
 @pytest.mark.parametrize("fault", ["five bytes", "sixty percent", "ten bytes too many", "pointer", "empty"])

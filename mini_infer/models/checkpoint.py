@@ -93,8 +93,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             fits = len(start) == 8 and length <= min(size - 8, MAX_HEADER_BYTES)
             raw = file.read(length) if fits else start + file.read(56)
     except FileNotFoundError as error:
-        wanted = f"{INDEX_FILE} names it" if path.name != SINGLE_FILE else "it is a link to nothing"
-        raise UserError(f"{path}: the file is missing, but {wanted}; fetch the checkpoint again") from error
+        why = "a link to nothing" if path.is_symlink() else f"missing, but {INDEX_FILE} names it"
+        raise UserError(f"{path}: the file is {why}; fetch the checkpoint again") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if not fits:

@@ -37,14 +37,14 @@ class AttentionMetadata:
 
     positions: Tensor  # [T]
     slots: Tensor  # [T] where each row's keys and values are written
-    groups: tuple[AttentionGroup, ...]  # together every row once
+    groups: tuple[AttentionGroup, ...]  # together every row once; a single one holds them in order
 
 
 def build_metadata(batch: Batch, device: torch.device | str, dtype: torch.dtype = torch.float32) -> AttentionMetadata:
     """Index tensors for `batch`; `dtype` is the model's, for the masks. Does nothing per position in Python."""
     positions = torch.tensor(batch.positions, device=device)
     grouped: dict[tuple[int, ...], list[Span]] = {}
-    for span in batch.spans:
+    for span in sorted(batch.spans, key=lambda span: span.first_row):
         bucket = max(SHORTEST_BUCKET, 1 << (span.kv_len - 1).bit_length())
         key = (span.num_rows, bucket) if span.num_rows <= FOLD else (span.num_rows, bucket, span.first_row)
         grouped.setdefault(key, []).append(span)
@@ -77,21 +77,24 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, meta: AttentionMetadata) -> 
 
     Returns [T, heads * head_dim]. The batch's own keys and values must have been written before.
     """
+    if len(meta.groups) == 1:  # a batch of equals, such as decodes alone: its rows as they stand
+        (group,) = meta.groups
+        return _attend_group(q.view(*group.rows.shape, *q.shape[1:]), keys, values, group).reshape(q.shape[0], -1)
     out = torch.empty_like(q)
     for group in meta.groups:
-        index, (b, length) = group.slots.flatten(), group.slots.shape
-        k = keys.index_select(0, index).view(b, length, *keys.shape[1:]).transpose(1, 2)
-        v = values.index_select(0, index).view(b, length, *values.shape[1:]).transpose(1, 2)
-        out[group.rows] = _attend_group(q[group.rows], k, v, group.mask)
+        out[group.rows] = _attend_group(q[group.rows], keys, values, group)
     return out.flatten(1)
 
 
-def _attend_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """`q` [b, n, heads, head_dim] over `k` and `v` [b, kv_heads, L, head_dim], like `q`."""
+def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup) -> Tensor:
+    """`q` [b, n, heads, head_dim] over the rows of KV the group names; like `q`."""
     b, n, heads, head_dim = q.shape
+    index, shape = group.slots.flatten(), (b, -1, *keys.shape[1:])
+    k = keys.index_select(0, index).view(shape).transpose(1, 2)
+    v = values.index_select(0, index).view(shape).transpose(1, 2)
+    mask = group.mask
     if n > FOLD:
-        q = q.transpose(1, 2)
-        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, enable_gqa=True).transpose(1, 2)
     kv_heads = k.shape[1]
     sharing = heads // kv_heads
     q = q.view(b, n, kv_heads, sharing, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, sharing * n, head_dim)

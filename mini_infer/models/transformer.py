@@ -16,8 +16,8 @@ from mini_infer.models.rope import cos_sin, inverse_frequencies, rotate
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), over the last dimension.
 
-    The statistics are taken in float32 at least and the quotient rounded to the model's precision before it meets
-    the weight, as the checkpoints were trained.
+    The quotient is rounded to the model's precision before it meets the weight, as the checkpoints were trained
+    (statistics are taken in float32 at least).
     """
 
     def __init__(self, size: int, eps: float, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -26,8 +26,7 @@ class RMSNorm(nn.Module):
         self.weight = parameter(size, dtype=dtype, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        return self.weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
 
 class Attention(nn.Module):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+from mini_infer.cache.kv_store import KVStore
+from mini_infer.models import attention
+from mini_infer.models.attention import AttentionGroup
+from mini_infer.models.transformer import RMSNorm
+from mini_infer.scheduler.plan import Span
 from tests.support.checkpoints import tiny_model
 from tests.support.dense import dense_greedy, dense_logits
 from tests.support.paged import PagedDriver
+
+attention_group = attention._group  # as it is, for the sabotage below
 
 ARCHS = ("qwen2", "qwen3", "llama")
 
@@ -93,6 +102,23 @@ def test_rejected_rows_leave_no_trace() -> None:
     _assert_same(got, dense_logits(model, config, ids)[30:])
 
 
+@pytest.mark.parametrize("length", [15, 16, 17, 40])
+def test_a_fork_copies_its_last_block_before_anyone_writes(length: int) -> None:
+    model, config = tiny_model("qwen2")
+    ids = _ids(length, 5)
+    driver = PagedDriver(model, config)
+    driver.step([("a", ids)])
+    copies = driver.fork("a", "b")
+    got = {"a": [], "b": []}
+    for tails in ((7, 8), (9, 10)):
+        step = driver.step([("a", tails[:1]), ("b", tails[1:])], copies)
+        copies = ()
+        for name, logits in step.items():
+            got[name].append(logits)
+    _assert_same(torch.cat(got["a"]), dense_logits(model, config, [*ids, 7, 9])[-2:])
+    _assert_same(torch.cat(got["b"]), dense_logits(model, config, [*ids, 8, 10])[-2:])
+
+
 def test_only_rows_asked_for_come_back() -> None:
     model, config = tiny_model("qwen2")
     driver = PagedDriver(model, config)
@@ -117,6 +143,17 @@ def test_nan_rows_of_others_and_of_padding_do_not_leak() -> None:
     _assert_same(got["long"], dense_logits(model, config, [*long, 5, 6]))
 
 
+def test_blocks_that_held_nan_serve_the_next_request_once_zeroed() -> None:
+    model, config = tiny_model("qwen2")
+    driver = PagedDriver(model, config, num_blocks=3)
+    driver.step([("bad", _ids(40, 0))])
+    driver.runner.kv.data[:, :, driver.tables["bad"]] = float("nan")
+    driver.runner.zero_blocks(driver.tables["bad"])
+    driver.trim("bad", 0)
+    assert driver.runner.kv.data.isfinite().all()
+    _assert_same(driver.step([("next", _ids(40, 1))])["next"], dense_logits(model, config, _ids(40, 1)))
+
+
 def test_a_poisoned_sequence_fails_alone() -> None:
     model, config = tiny_model("qwen2")
     driver = PagedDriver(model, config)
@@ -125,8 +162,6 @@ def test_a_poisoned_sequence_fails_alone() -> None:
     step = driver.step([("bad", [1]), ("good", [1])])
     assert step["bad"].isnan().all()
     _assert_same(step["good"], dense_logits(model, config, [*_ids(90, 1), 1])[-1:])
-    driver.runner.zero_blocks(driver.tables["bad"])
-    assert driver.runner.kv.data.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -148,3 +183,45 @@ def test_weights_take_no_gradient_and_a_batch_of_another_block_size_is_refused()
     batch = driver.batch([("a", [1, 2, 3])])
     with pytest.raises(ValueError, match="blocks of 16"):
         driver.runner.run(dataclasses.replace(batch, block_size=16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_norm_rounds_before_the_weight(dtype: torch.dtype) -> None:
+    norm = RMSNorm(64, 1e-5, dtype, "cpu")
+    generator = torch.Generator().manual_seed(0)
+    norm.weight.copy_(torch.rand(64, generator=generator) + 0.5)
+    x = (torch.randn(50, 64, generator=generator) * 30).to(dtype)
+    wide = x.to(torch.promote_types(dtype, torch.float32))
+    expected = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(dtype)
+    assert torch.equal(norm(x), expected)
+
+
+def _no_copy(store: KVStore, pairs: object) -> None:
+    """Leaves the fork's block as it was."""
+
+
+def _no_zero(store: KVStore, blocks: object) -> None:
+    """Leaves NaN where it is."""
+
+
+def _padding_at_slot_zero(spans: list[Span], *rest: Any) -> AttentionGroup:
+    group = attention_group(spans, *rest)
+    lengths = torch.tensor([[span.kv_len] for span in spans])
+    return dataclasses.replace(group, slots=group.slots.masked_fill(torch.arange(group.slots.shape[1]) >= lengths, 0))
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "fault", "test"),
+    [
+        (KVStore, "copy", _no_copy, lambda: test_a_fork_copies_its_last_block_before_anyone_writes(17)),
+        (KVStore, "zero", _no_zero, test_blocks_that_held_nan_serve_the_next_request_once_zeroed),
+        (attention, "_group", _padding_at_slot_zero, test_nan_rows_of_others_and_of_padding_do_not_leak),
+    ],
+)
+def test_sabotage_is_seen(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, fault: object, test: Callable[[], None]
+) -> None:
+    """Each of these faults makes the test beside it fail."""
+    monkeypatch.setattr(where, name, fault)
+    with pytest.raises(AssertionError):
+        test()

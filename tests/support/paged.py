@@ -46,15 +46,25 @@ class PagedDriver:
         rows = tuple(range(len(ids)))
         return Batch(tuple(ids), tuple(positions), tuple(slots), tuple(spans), rows, copies, self.block_size)
 
-    def step(self, parts: Sequence[tuple[str, Sequence[int]]]) -> dict[str, Tensor]:
+    def step(
+        self, parts: Sequence[tuple[str, Sequence[int]]], copies: tuple[tuple[int, int], ...] = ()
+    ) -> dict[str, Tensor]:
         """Run the batch; the logits of each part's rows, [rows, vocab_size]."""
-        logits = self.runner.logits(self.runner.run(self.batch(parts)))
+        logits = self.runner.logits(self.runner.run(self.batch(parts, copies)))
         found: dict[str, Tensor] = {}
         first = 0
         for name, tokens in parts:
             found[name] = logits[first : first + len(tokens)]
             first += len(tokens)
         return found
+
+    def fork(self, name: str, child: str) -> tuple[tuple[int, int], ...]:
+        """Let `child` share every full block of `name`; returns the copy its next step needs for the partial one."""
+        self.tables[child], self.lengths[child] = list(self.tables[name]), self.lengths[name]
+        if self.lengths[name] % self.block_size == 0:
+            return ()
+        self.tables[child][-1] = self.free.pop()
+        return ((self.tables[name][-1], self.tables[child][-1]),)
 
     def trim(self, name: str, length: int) -> None:
         """Forget the rows from `length` on, as after rejected drafts."""

@@ -32,6 +32,7 @@ class BlockPool:
         self._prev = [num_blocks, *range(num_blocks)]
         self.num_free = num_blocks
         self.num_cached = 0  # of the free ones, those with a key
+        self.draft_valid = [False] * num_blocks  # all rows of the draft model's KV are computed too
         self.evictions = 0
         self.on_evict: Callable[[int], None] = lambda block: None  # the prefix index forgets the block here
         self.moves: list[BlockMove] | None = None  # filled only while somebody listens
@@ -53,6 +54,7 @@ class BlockPool:
             if self.moves is not None:
                 self.moves.append(BlockMove("evict", block))
         self.ref[block] = 1
+        self.draft_valid[block] = False
         return block
 
     def hold(self, block: int) -> None:

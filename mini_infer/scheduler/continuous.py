@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mini_infer.cache.block_pool import BlockPool
 from mini_infer.cache.prefix_cache import PrefixCache
 from mini_infer.observe.events import Wait
+from mini_infer.scheduler.drafting import DraftPlanner, Wants, draft_start
 from mini_infer.scheduler.plan import Admission, Preemption, Rows, Slice, StepPlan
 from mini_infer.scheduler.sequence import Sequence, Status
 from mini_infer.scheduler.waiting import WaitingQueue
@@ -53,6 +54,7 @@ class ContinuousScheduler:
         self.running: list[Sequence] = []  # in order of service
         self.queue = WaitingQueue()
         self.preemptions = 0
+        self.draft_has_kv = False  # the proposer is a model, whose KV lives in the same blocks
 
     @property
     def size(self) -> int:
@@ -98,19 +100,27 @@ class ContinuousScheduler:
 
     # --- plan -------------------------------------------------------------------------------------------------------
 
-    def plan(self, only: str | None = None) -> StepPlan:
-        """The next step. `only` restricts it to one sequence, which then preempts nobody (a retry after a fault)."""
+    def plan(self, only: str | None = None, wants: Wants | None = None) -> StepPlan:
+        """The next step. `only` restricts it to one sequence, which then preempts nobody (a retry after a fault).
+
+        `wants` is the drafting policy; without one nothing is drafted.
+        """
         self.prefix.step = self.step + 1
         if self.paused:  # a single step: say why each really waits
             self.queue.resume()
         chosen = [s for s in self.running if only is None or s.seq_id == only]
         draft = _Draft(left=self.max_batch_tokens - len(chosen))  # one token is promised to each
         # Decodes (and verifies) before chunks: a long prompt never delays an answer that is being written.
+        ready = []
         for seq in [s for s in chosen if s.remaining == 1] + [s for s in chosen if s.remaining > 1]:
-            if seq.status is not Status.RUNNING:  # preempted by one planned before it
+            if seq.is_running and self._make_room(draft, seq, may_preempt=only is None):
+                ready.append(seq)
+            else:  # preempted, by itself or by one before it, or at its end
                 draft.left += 1
-            elif self._make_room(draft, seq, may_preempt=only is None):
-                self._plan_slice(draft, seq, seq.num_computed, 1 + draft.left)
+        planner = DraftPlanner(self.pool, wants, self.max_batch_tokens if self.draft_has_kv else None) if wants else None
+        for seq in ready:
+            n_draft = planner.choose(seq, draft.left) if planner is not None and seq.remaining == 1 else 0
+            self._plan_slice(draft, seq, seq.num_computed, 1 + draft.left, n_draft)
         if only is None:
             self._admit(draft)
         elif only in self.sequences and self.sequences[only].status is Status.WAITING:
@@ -118,6 +128,7 @@ class ContinuousScheduler:
         return StepPlan(
             step=self.step + 1,
             slices=tuple(draft.slices),
+            draft_slices=tuple(planner.slices) if planner is not None else (),
             copies=tuple(draft.copies),
             reserved=tuple(draft.reserved),
             replaced=tuple(draft.replaced),
@@ -126,13 +137,17 @@ class ContinuousScheduler:
             exhausted=tuple(draft.exhausted),
         )
 
-    def _plan_slice(self, draft: _Draft, seq: Sequence, start: int, allowed: int) -> None:
+    def _plan_slice(self, draft: _Draft, seq: Sequence, start: int, allowed: int, n_draft: int = 0) -> None:
         n_new = min(seq.num_tokens - start, self.max_chunk, allowed)
-        draft.left -= n_new - 1
+        draft.left -= n_new - 1 + n_draft
+        missing = seq.table.missing(start + n_new + n_draft)
+        if missing:
+            draft.reserved.append((seq.seq_id, len(seq.table)))
+            seq.table.grow(missing)
         rows: Rows = "last" if start + n_new == seq.num_tokens else "none"
         if seq.score_prompt and max(start, seq.num_scored) < min(start + n_new, seq.num_prompt - 1):
             rows = "all"
-        draft.slices.append(Slice(seq.seq_id, start, n_new, 0, rows))
+        draft.slices.append(Slice(seq.seq_id, start, n_new, n_draft, rows))
 
     def _make_room(self, draft: _Draft, seq: Sequence, may_preempt: bool) -> bool:
         """Blocks for the rows a running sequence writes next. False: it was preempted, or it ends here."""
@@ -265,6 +280,7 @@ class ContinuousScheduler:
                 seq.recomputed += max(0, seq.lost - a.cached)
             seq.lost = 0
             seq.num_computed = a.cached
+            seq.num_computed_draft = draft_start(seq, self.pool)
             seq.bypassed = 0
 
     def commit_slice(self, s: Slice, accepted: int = 0) -> None:

@@ -59,7 +59,7 @@ class StepPlan:
 
     step: int
     slices: tuple[Slice, ...]
-    draft_slices: tuple[Slice, ...] = ()  # rows the draft model has to catch up on
+    draft_slices: tuple[Slice, ...] = ()  # the draft model's first forward: rows to catch up on, `last` where it drafts
     copies: tuple[tuple[int, int], ...] = ()  # (from, to) blocks, copied before any write of the step
     reserved: tuple[tuple[str, int], ...] = ()  # (sequence, table length before), what a rollback trims to
     replaced: tuple[tuple[str, int, int], ...] = ()  # (sequence, index, shared block) of each copy, likewise

@@ -52,8 +52,13 @@ class Sequence:
     preemptions: int = 0
     lost: int = 0  # rows lost at the last preemption, until it resumes
     recomputed: int = 0
-    k: int = 0
-    k_why: KReason | None = None
+    k: int = 0  # drafts planned in the last step that planned it
+    k_why: KReason | None = None  # why none
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    judged_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
 
     @property
@@ -81,6 +86,16 @@ class Sequence:
     @property
     def output(self) -> list[int]:
         return self.tokens[self.num_prompt :]
+
+    def count_round(self, drafted: int, judged: int, accepted: int) -> None:
+        """One round of speculation: of `drafted` tokens `judged` were looked at and the first `accepted` kept."""
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        for counts, reached in ((self.judged_by_position, judged), (self.accepted_by_position, accepted)):
+            counts += [0] * (reached - len(counts))
+            for i in range(reached):
+                counts[i] += 1
 
     def block_keys(self, count: int, size: int) -> list[bytes]:
         """Keys of the first `count` full blocks; each is computed once and kept."""

@@ -40,7 +40,7 @@ class Categorical:
         return self.probs[token] if token < self.probs.numel() else self.probs.new_zeros(())
 
     def dense(self, vocab_size: int) -> Tensor:
-        """The probabilities of ids 0 … vocab_size - 1."""
+        """The probabilities of ids 0 … vocab_size - 1; ids this distribution does not know have none."""
         if self.ids is None and self.probs.numel() == vocab_size:
             return self.probs
         every = self.probs.new_zeros(vocab_size)
@@ -69,6 +69,7 @@ class Distributions:
         self.groups = tuple(groups)
         self.certain = certain  # key → the only possible token
         self.faults = faults
+        self.vocab_size = like.shape[-1]
         self._like = like  # device and type of the probabilities
         self._place = {key: (group, g) for group in self.groups for g, key in enumerate(group.keys)}
 
@@ -120,7 +121,7 @@ def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distribution
     A greedy row costs an argmax, and no copy unless its logits are edited.
     """
     work_type = torch.promote_types(logits.dtype, torch.float32)
-    like = torch.empty(0, dtype=work_type, device=logits.device)
+    like = torch.empty(0, logits.shape[1], dtype=work_type, device=logits.device)
     best, best_ids = (part.tolist() for part in logits.max(-1)) if logits.numel() else ([], [])
     certain: dict[int, int] = {}
     faults: dict[int, Fault] = {}
@@ -160,6 +161,21 @@ def edited_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Tensor:
     work = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
     edit_logits_(work, contexts)
     return work
+
+
+def logit_gaps(
+    logits: Tensor, contexts: Sequence[RowContext], best: Sequence[int], others: Sequence[int]
+) -> list[float]:
+    """For each context the logit of its `best` token minus that of its `others` token, as greedy sampling sees them."""
+    if not contexts:
+        return []
+    if any(context.edits_logits for context in contexts):
+        logits, rows = edited_logits(logits, contexts), list(range(len(contexts)))
+    else:
+        rows = [context.row for context in contexts]
+    pairs = logits[torch.tensor([rows, rows]).to(logits.device), torch.tensor([best, others]).to(logits.device)]
+    high, low = pairs.to(torch.promote_types(logits.dtype, torch.float32))
+    return (high - low).tolist()  # type: ignore[no-any-return]
 
 
 def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mini_infer.sampling import sampler as sampler_module
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.prompt_logprobs import NonFiniteLogits, prompt_logprobs
 from mini_infer.sampling.random import Purpose, uniform
@@ -106,6 +107,15 @@ def test_choices_of_one_row_differ_and_come_again():
     assert len(set(first)) == 4
     alone = [Sampler().resolve(logits, [row])[0].tokens for row in rows]
     assert alone == first
+
+
+def test_a_seed_without_its_choice_index_is_noticed(monkeypatch):
+    real = sampler_module.uniform
+    monkeypatch.setattr(
+        sampler_module, "uniform", lambda seed, choice, position, purpose: real(seed, 0, position, purpose)
+    )
+    with pytest.raises(AssertionError):
+        test_choices_of_one_row_differ_and_come_again()
 
 
 def random_seeds(count):

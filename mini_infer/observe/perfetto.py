@@ -15,12 +15,14 @@ from typing import Any, BinaryIO
 from msgspec import structs, to_builtins
 
 from mini_infer.errors import UserError
-from mini_infer.observe.events import StepReport, Wait, encode
+from mini_infer.observe.events import MoveOp, StepReport, Wait, encode
 from mini_infer.observe.state import EngineState, fold
 from mini_infer.observe.trace_file import Trace
 
 ENGINE, REQUESTS = 1, 2
 STEPS, POOL = 1, 2
+
+_GROWTH: dict[MoveOp, int] = {"alloc": 1, "share": 1, "free": -1}
 
 Event = dict[str, Any]
 
@@ -138,12 +140,15 @@ class _Exporter:
             yield _slice("waiting", REQUESTS, self.rows[seq_id], since, until, args)
 
     def _parts(self, report: StepReport, before: EngineState, start: int, end: int) -> Iterator[Event]:
-        """Each sequence's part of the step. `blocks` is what it held while the step ran."""
-        grown = Counter(move.seq_id for move in report.blocks if move.op in ("alloc", "share"))
+        """Each sequence's part of the step. `blocks` is the most that it held while the step ran."""
+        held = {seq_id: len(seq.table) for seq_id, seq in before.sequences.items()}
+        most = Counter(held)
+        for move in report.blocks:
+            held[move.seq_id] = held.get(move.seq_id, 0) + _GROWTH.get(move.op, 0)
+            most[move.seq_id] = max(most[move.seq_id], held[move.seq_id])
         accepted = {r.seq_id: r.kept for r in report.spec}
         for s in report.sched:
-            held = len(before.sequences[s.seq_id].table) if s.seq_id in before.sequences else 0
-            args: Event = {"tokens": s.n_new + s.n_draft, "start": s.start, "blocks": held + grown[s.seq_id]}
+            args: Event = {"tokens": s.n_new + s.n_draft, "start": s.start, "blocks": most[s.seq_id]}
             now = self.state.sequences.get(s.seq_id)
             if s.n_draft:
                 args |= {"drafted": s.n_draft, "accepted": accepted.get(s.seq_id, 0)}

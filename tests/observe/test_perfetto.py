@@ -23,6 +23,8 @@ from mini_infer.observe.events import (
     Scheduled,
     StepReport,
     Usage,
+    Wait,
+    Waiting,
 )
 from mini_infer.observe.perfetto import ENGINE, POOL, REQUESTS, STEPS, Event, events, export, write
 from mini_infer.observe.state import fold_all
@@ -113,6 +115,24 @@ def test_rows_of_requests_say_when_they_waited_and_what_each_step_did():
     ]  # fmt: skip
     assert spans(made["c/0"])[0] == ("waiting", 36_000, 51_000)
     assert spans(made["d"]) == [("waiting", 201_000, 291_000), ("prefill", 291_000, 301_000)]
+
+
+def test_a_wait_is_split_where_its_reason_changes():
+    """A step plans at its beginning, so that is where a reason begins; one not yet known begins with the wait."""
+    quiet = replace(STORY[0], waiting=(Waiting("b", Wait("ORDER", behind="a")),))
+    changes = [
+        StepReport(i, i, 100.0 + i / 100, durations=MS, pool=PoolCount(1, 0, 7), waiting=waiting)
+        for i, waiting in enumerate(
+            [(Waiting("b", Wait("TOKENS", have=0)),), (), (Waiting("b"),), (Waiting("b", Wait("SEQS", 1)),)], start=2
+        )
+    ]
+    row = rows(parsed(trace_of([quiet, *changes])))["b"]
+    assert spans(row) == [
+        ("waiting", 500, 11_000), ("waiting", 11_000, 31_000), ("waiting", 31_000, 51_000),
+    ]  # fmt: skip
+    assert [e["args"] for e in row] == [
+        {"reason": "ORDER", "behind": "a"}, {"reason": "TOKENS"}, {"reason": "SEQS", "need": 1},
+    ]  # fmt: skip
 
 
 def test_slices_say_tokens_blocks_and_reasons():

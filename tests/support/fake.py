@@ -2,24 +2,32 @@
 
 Row p of a sequence is `chain(row p - 1 as found through the block table, token)`. A logit row is a digest of all rows
 0 … p as found through the table, so that a wrong block, a stale row, a missing copy or a wrong position changes the
-answer. `fake_answer` says what the answer must be, from the tokens alone.
+answer. A row can be NaN, and spoils every product over its block, as a masked NaN does in a real one. `fake_answer`
+says what the answer must be, from the tokens alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from mini_infer.config import EngineConfig
 from mini_infer.engine import InferenceEngine
+from mini_infer.observe.events import Finished, Output, StepReport
+from mini_infer.observe.state import EngineState, fold
+from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.rows import SampleRow, Verdict
 from mini_infer.scheduler.integrity import check_integrity
 from mini_infer.scheduler.plan import Batch
 
 VOCAB = 50
 MASK = (1 << 61) - 1
+NAN = -2
+UNWRITTEN = -1
 
 
 def mix(*values: int) -> int:
@@ -30,14 +38,14 @@ def mix(*values: int) -> int:
 
 
 def chain(before: int, token: int, position: int) -> int:
-    return mix(before, token, position)
+    return NAN if before == NAN else mix(before, token, position)
 
 
 def draw(digest: int, choice: int) -> int:
     return mix(digest, choice) % VOCAB
 
 
-def fake_answer(prompt: Sequence[int], count: int, choice: int = 0, stop: frozenset[int] = frozenset()) -> list[int]:
+def fake_answer(prompt: Sequence[int], count: int, choice: int = 0, stop: Iterable[int] = ()) -> list[int]:
     """The tokens that a fault-free engine gives: at most `count`, ending with a stop id."""
     row, digest, answer = 0, 0, []
     for p, token in enumerate(prompt):
@@ -54,36 +62,42 @@ def fake_answer(prompt: Sequence[int], count: int, choice: int = 0, stop: frozen
 
 
 class FakeRunner:
-    """`before_run(batch)` may raise, to inject a fault before anything is written."""
+    """`before_run` and `after_run` get the batch and may raise: before a row is written, or after all are.
+
+    `poison` names sequences whose new rows are NaN; `batches` and `tokens` count what was run.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.rows = [-1] * (num_blocks * block_size)
+        self.rows = [UNWRITTEN] * (num_blocks * block_size)
         self.size = block_size
         self.before_run: Callable[[Batch], None] = lambda batch: None
+        self.after_run: Callable[[Batch], None] = lambda batch: None
+        self.poison: set[str] = set()
         self.batches = 0
         self.tokens = 0
 
     def run(self, batch: Batch) -> np.ndarray:
         self.batches += 1
         self.tokens += len(batch.token_ids)
+        self.before_run(batch)
         for old, new in batch.copies:
             self.rows[new * self.size : (new + 1) * self.size] = self.rows[old * self.size : (old + 1) * self.size]
-        self.before_run(batch)
         wanted, found = set(batch.logit_rows), []
         written: set[int] = set()
         for span in batch.spans:
-            slots = [span.blocks[p // self.size] * self.size + p % self.size for p in range(span.kv_len)]
+            slots = [block * self.size + i for block in span.blocks for i in range(self.size)]
             for r in range(span.first_row, span.first_row + span.num_rows):
                 p = batch.positions[r]
                 assert batch.slots[r] == slots[p] and slots[p] not in written, "two rows of a step in one slot"
                 written.add(slots[p])
                 before = self.rows[slots[p - 1]] if p else 0
-                self.rows[slots[p]] = chain(before, batch.token_ids[r], p)
+                self.rows[slots[p]] = NAN if span.seq_id in self.poison else chain(before, batch.token_ids[r], p)
                 if r in wanted:
                     digest = 0
                     for slot in slots[: p + 1]:
                         digest = mix(digest, self.rows[slot])
-                    found.append(digest)
+                    found.append(NAN if any(self.rows[slot] == NAN for slot in slots) else digest)
+        self.after_run(batch)
         return np.array(found, dtype=np.int64)
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
@@ -95,80 +109,194 @@ class FakeRunner:
 
 
 class FakeSampler:
-    """Draws from the digest. `fail` names sequences whose row fails by itself."""
+    """Draws from the digest; drafts are accepted while they are what it would draw.
+
+    `fail` maps sequences whose row fails by itself to whether it is not finite; `before_resolve` gets the rows and may
+    raise.
+    """
 
     def __init__(self) -> None:
-        self.fail: dict[str, bool] = {}  # sequence id -> whether its rows are not finite
+        self.fail: dict[str, bool] = {}
+        self.before_resolve: Callable[[Sequence[SampleRow]], None] = lambda rows: None
 
-    def resolve(self, logits: np.ndarray, rows: Sequence[SampleRow]) -> list[Verdict]:
-        return [
-            Verdict(r.seq_id, error="made to fail", non_finite=self.fail[r.seq_id])
-            if r.seq_id in self.fail
-            else Verdict(r.seq_id, (draw(int(logits[r.row]), r.choice),))
-            for r in rows
-        ]
+    def resolve(self, logits: np.ndarray, rows: Sequence[SampleRow], *_: Any, **__: Any) -> list[Verdict]:
+        self.before_resolve(rows)
+        return [self._verdict([int(v) for v in logits[r.row : r.row + len(r.drafts) + 1]], r) for r in rows]
+
+    def _verdict(self, digests: list[int], row: SampleRow) -> Verdict:
+        if row.seq_id in self.fail:
+            return Verdict(row.seq_id, error="made to fail", non_finite=self.fail[row.seq_id])
+        if NAN in digests:
+            return Verdict(row.seq_id, error="the logits are not finite", non_finite=True)
+        tokens = []
+        for digest, draft in zip(digests, (*row.drafts, None), strict=True):
+            tokens.append(draw(digest, row.choice))
+            if tokens[-1] != draft:
+                break
+        return Verdict(row.seq_id, tuple(tokens))
 
 
-def fake_engine(num_blocks: int = 64, block_size: int = 4, context: int = 512, **options: object) -> InferenceEngine:
+def fake_engine(
+    num_blocks: int = 64, block_size: int = 4, context: int = 512, eos: Sequence[int] = (), **options: Any
+) -> InferenceEngine:
     """An engine over the fake model; `options` are those of EngineConfig."""
-    config = SimpleNamespace(
-        vocab_size=VOCAB, max_position_embeddings=context, identity="fake", eos_token_ids=(), generation={}
+    config: Any = SimpleNamespace(
+        vocab_size=VOCAB, max_position_embeddings=context, identity="fake", eos_token_ids=tuple(eos), generation={}
     )
     return InferenceEngine(
         None,
-        config,  # type: ignore[arg-type]
+        config,
         num_blocks=num_blocks,
         block_size=block_size,
-        options=EngineConfig(**options),  # type: ignore[arg-type]
+        options=EngineConfig(**options),
         runner=FakeRunner(num_blocks, block_size),
         sampler=FakeSampler(),
     )
 
 
-class Watch:
-    """Steps an engine, keeps what each sequence got, and checks every invariant after every report."""
+class Mirror:
+    """A sink that folds what it is told; `state` must equal the engine's snapshot after every report."""
 
-    def __init__(self, engine: InferenceEngine, *, check: bool = True) -> None:
-        from mini_infer.observe.state import fold
+    def __init__(self) -> None:
+        self.state: EngineState | None = None
+        self.reports: list[StepReport] = []
 
-        self.engine, self.check = engine, check
-        self.tokens: dict[str, list[int]] = {}
-        self.finished: dict[str, object] = {}
-        self.reports: list = []
-        self._fold = fold
-        if check:
-            engine.attach(self)
-
-    def start(self, snapshot) -> None:
+    def start(self, snapshot: EngineState) -> None:
+        assert self.state is None, "welcomed twice"
         self.state = snapshot
 
-    def emit(self, report) -> None:
+    def emit(self, report: StepReport) -> None:
+        assert self.state is not None, "a report before the snapshot"
         self.reports.append(report)
-        self.state = self._fold(self.state, report)
+        self.state = fold(self.state, report)
 
     def close(self) -> None:
         pass
 
-    def step(self):
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was made."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    n: int
+    stop: tuple[int, ...]
+
+    def choices(self, request_id: str) -> dict[str, int]:
+        """Sequence id -> choice."""
+        return {request_id if self.n == 1 else f"{request_id}/{c}": c for c in range(self.n)}
+
+
+class Watch:
+    """Steps an engine, keeps what each sequence got, and checks every invariant after every report.
+
+    `lean` attaches no sink and checks nothing but the answers.
+    """
+
+    def __init__(self, engine: InferenceEngine, *, lean: bool = False) -> None:
+        self.engine, self.lean = engine, lean
+        self.asked: dict[str, Asked] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.finished: dict[str, Finished] = {}
+        self.mirrors: list[Mirror] = []
+        self.mirror = self.add_mirror() if not lean else Mirror()
+
+    @property
+    def state(self) -> EngineState | None:
+        """The engine's state as the first sink sees it."""
+        return self.mirror.state
+
+    @property
+    def reports(self) -> list[StepReport]:
+        return self.mirror.reports
+
+    @property
+    def last(self) -> StepReport:
+        return self.mirror.reports[-1]
+
+    def add_mirror(self) -> Mirror:
+        """One more sink, whose state is checked like the first one's."""
+        mirror = Mirror()
+        self.mirrors.append(mirror)
+        self.engine.attach(mirror)
+        return mirror
+
+    def ask(self, prompt: Sequence[int], max_tokens: int = 8, n: int = 1, stop: Sequence[int] = (), **more: Any) -> str:
+        """Add a greedy request and remember what it must answer."""
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, n=n, stop_token_ids=tuple(stop))
+        request_id = self.engine.add_request(prompt, params, **more)
+        self.asked[request_id] = Asked(tuple(prompt), max_tokens, n, tuple(stop))
+        return request_id
+
+    def answer(self, seq_id: str) -> list[int]:
+        return self.tokens.get(seq_id, [])
+
+    def step(self) -> StepReport:
         report = self.engine.step()
         self.take(report)
         return report
 
-    def take(self, report) -> None:
-        for output in report.outputs:
-            self.tokens.setdefault(output.seq_id, []).extend(output.token_ids)
-            if output.finished is not None:
-                assert output.seq_id not in self.finished, "answered twice"
-                self.finished[output.seq_id] = output.finished
-        if self.check:
-            check_integrity(self.engine.scheduler)
-            assert self.state == self.engine.snapshot()
+    def flush(self) -> None:
+        """Take the news that wait for a report."""
+        if (report := self.engine.flush()) is not None:
+            self.take(report)
 
-    def run(self, limit: int = 10_000) -> None:
+    def take(self, report: StepReport) -> None:
+        for output in report.outputs:
+            self._take_output(output)
+        if not self.lean:
+            self.check()
+
+    def _take_output(self, output: Output) -> None:
+        assert output.seq_id not in self.finished, f"{output.seq_id} got something after its end"
+        self.tokens.setdefault(output.seq_id, []).extend(output.token_ids)
+        if output.finished is not None:
+            self.finished[output.seq_id] = output.finished
+            assert output.finished.usage.completion_tokens == len(self.tokens[output.seq_id])
+
+    def check(self) -> None:
+        """Integrity, and that every observer sees what is."""
+        check_integrity(self.engine.scheduler)
+        snapshot = self.engine.snapshot()
+        for mirror in self.mirrors:
+            assert mirror.state == snapshot
+
+    def run(self, limit: int = 10_000) -> Watch:
+        """Step until nothing is left to do; then check every answer."""
         for _ in range(limit):
             if not self.engine.has_work:
-                if (news := self.engine.flush()) is not None:
-                    self.take(news)
-                return
+                self.flush()
+                self.check_answers()
+                return self
             self.step()
         raise AssertionError(f"not done after {limit} steps")
+
+    def check_answers(self) -> None:
+        """What was asked was answered: exactly where it ended by itself, a beginning where it was ended."""
+        pool = self.engine.scheduler.pool
+        for request_id, asked in self.asked.items():
+            most = min(asked.max_tokens, self.engine.max_model_len - len(asked.prompt))
+            most = min(most, pool.num_blocks * pool.block_size + 1 - len(asked.prompt))  # alone, the pool is full then
+            stop = (*asked.stop, *self.engine.config.eos_token_ids)
+            for seq_id, choice in asked.choices(request_id).items():
+                if seq_id not in self.finished:
+                    assert not self.answer(seq_id), f"{seq_id} got tokens, but no end"
+                    continue
+                got, reason = self.answer(seq_id), self.finished[seq_id].reason
+                right = fake_answer(asked.prompt, most, choice, stop)
+                assert got == right[: len(got)], f"{seq_id} ({reason}) got {got}, not {right}"
+                if reason in ("stop", "length"):
+                    assert len(got) == len(right), f"{seq_id} ended with {reason} after {len(got)} of {len(right)}"
+                    assert reason == ("stop" if right[-1] in stop else "length")
+
+
+def idle(engine: InferenceEngine) -> bool:
+    """No sequence, and every block free."""
+    scheduler = engine.scheduler
+    return not scheduler.sequences and scheduler.pool.num_free == scheduler.pool.num_blocks
+
+
+def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
+    """`count` prompts of pseudo-random ids that differ from their first id on (up to VOCAB of them)."""
+    return [[(i + seed) % VOCAB, *(mix(seed, i, p) % VOCAB for p in range(1, length))] for i in range(count)]

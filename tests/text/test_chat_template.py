@@ -1,0 +1,257 @@
+"""Where templates come from, what they may do, and how they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_infer.errors import UserError
+from mini_infer.text import chat_template
+from mini_infer.text.chat_template import ChatTemplate
+from mini_infer.text.messages import plain_messages
+from mini_infer.text.tokenizer import Tokenizer
+from tests.support import tokenizers as make
+
+HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "sum", "parameters": {"type": "object", "properties": {}}}}
+
+
+def render(source: str, messages: list[dict[str, Any]] = HELLO, **keywords: Any) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(messages, **keywords)
+
+
+def chat_text(tokenizer: Tokenizer, messages: Any = HELLO, **keywords: Any) -> str:
+    return tokenizer.decode(tokenizer.encode_chat(messages, **keywords), skip_special_tokens=False)
+
+
+# --- where they come from
+
+
+def test_L21_a_template_in_a_file_of_its_own_is_found_and_wins(tmp_path: Path) -> None:
+    folder = make.write_chatml(tmp_path, template=None)
+    assert not make.load(folder).has_chat_template
+    (folder / "chat_template.jinja").write_text("file: {{ messages[0].content }}", encoding="utf-8")
+    assert chat_text(make.load(folder)) == "file: Hello"
+    make.write_chatml(tmp_path, template="configuration: {{ messages[0].content }}")
+    assert chat_text(make.load(folder)) == "file: Hello"
+    (folder / "chat_template.jinja").unlink()
+    assert chat_text(make.load(folder)) == "configuration: Hello"
+
+
+def test_L21_named_templates(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }} tools"}]
+    tokenizer = make.load(make.write_chatml(tmp_path, template=named))
+    assert chat_text(tokenizer) == "plain"
+    assert chat_text(tokenizer, tools=[]) == "plain"
+    assert chat_text(tokenizer, tools=[TOOL, TOOL]) == "2 tools"
+
+
+def test_L21_named_templates_in_a_folder(tmp_path: Path) -> None:
+    folder = make.write_chatml(tmp_path, template="configuration")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert (chat_text(make.load(folder)), chat_text(make.load(folder), tools=[TOOL])) == ("configuration", "with tools")
+    (folder / "chat_template.jinja").write_text("file")
+    assert (chat_text(make.load(folder)), chat_text(make.load(folder), tools=[TOOL])) == ("file", "with tools")
+
+
+def test_L21_templates_without_a_default(tmp_path: Path) -> None:
+    only = make.load(make.write_chatml(tmp_path / "a", template=[{"name": "rag", "template": "the only one"}]))
+    assert chat_text(only) == "the only one"
+    several = [{"name": "rag", "template": "x"}, {"name": "code", "template": "y"}]
+    with pytest.raises(UserError, match="named rag, code, but none named default"):
+        make.load(make.write_chatml(tmp_path / "b", template=several)).encode_chat(HELLO)
+
+
+@pytest.mark.parametrize("template", [None, "", []])
+def test_L23_without_a_template_chat_says_so_and_raw_prompts_work(tmp_path: Path, template: Any) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path, template=template))
+    assert not tokenizer.has_chat_template
+    with pytest.raises(UserError, match=r"no chat template; .*chat_template\.jinja.*--raw"):
+        tokenizer.encode_chat(HELLO)
+    assert tokenizer.decode(tokenizer.encode("Hello", allow_special=True)) == "Hello"
+
+
+def test_a_broken_template_stops_chat_alone(tmp_path: Path) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path, template="{% for %}"))
+    assert tokenizer.encode("x", allow_special=True)
+    with pytest.raises(UserError, match="not valid Jinja"):
+        tokenizer.encode_chat(HELLO)
+
+
+# --- what they may do
+
+
+def test_whitespace_of_blocks_is_trimmed_as_templates_expect() -> None:
+    assert render("{% if true %}\n  {% if true %}\nx\n  {% endif %}\n{% endif %}\n") == "x\n"
+
+
+def test_tools_variables_and_the_generation_prompt_reach_the_template() -> None:
+    source = "{{ tools | tojson }}{{ thinking }}{{ add_generation_prompt }}{{ bos_token }}{{ documents is none }}"
+    assert render(source, tools=[{"a": "é<'&"}], variables={"thinking": False}) == '[{"a": "é<\'&"}]FalseTrue<s>True'
+    assert render("{{ tools is none }}{{ eos_token }}") == "True"
+
+
+def test_tojson_takes_the_options_of_the_reference() -> None:
+    source = "{{ x | tojson(indent=1) }}{{ x | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}"
+    assert render(source, variables={"x": {"b": "é", "a": 1}}) == '{\n "b": "é",\n "a": 1\n}{"a":1,"b":"\\u00e9"}'
+
+
+def test_loops_breaks_macros_namespaces_dates_and_generation_marks() -> None:
+    source = (
+        "{%- macro show(text) %}({{ text }}){% endmacro %}{% set ns = namespace(n=0) %}"
+        "{% for m in messages %}{% if loop.index0 == 2 %}{% break %}{% endif %}{% set ns.n = ns.n + 1 %}"
+        "{% generation %}{{ show(m.content) }}{% endgeneration %}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}"
+        "{% if not loop.last %}{{ loop.nextitem.content }}{% endif %}{% endfor %}{{ ns.n }}{{ strftime_now('%Y')|length }}"
+    )
+    messages = [{"role": "user", "content": text} for text in "abc"]
+    assert render(source, messages) == "(a)False33b(b)False32c24"
+
+
+def test_recursive_loops_and_items() -> None:
+    source = "{% for k, v in x.items() recursive %}{{ k }}{% if v %}<{{ loop(v.items()) }}>{% endif %}{% endfor %}"
+    assert render(source, variables={"x": {"a": {"b": {}}, "c": {}}}) == "a<b>c"
+
+
+def test_a_missing_variable_is_empty() -> None:
+    assert render("[{{ nothing }}{% if nothing %}x{% endif %}{% for a in nothing %}x{% endfor %}]") == "[]"
+
+
+def test_content_parts_are_joined_with_nothing_between(tmp_path: Path) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path))
+    parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "cd"}]
+    assert tokenizer.encode_chat([{"role": "user", "content": parts}]) == tokenizer.encode_chat(
+        [{"role": "user", "content": "abcd"}]
+    )
+    assert tokenizer.encode_chat([{"role": "user", "content": []}]) == tokenizer.encode_chat(
+        [{"role": "user", "content": ""}]
+    )
+
+
+def test_a_template_that_reads_only_parts_gets_parts(tmp_path: Path) -> None:
+    source = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    tokenizer = make.load(make.write_chatml(tmp_path, template=source))
+    assert chat_text(tokenizer) == "Hello"
+    assert chat_text(tokenizer, [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]) == "Hi"
+
+
+def test_null_keys_are_left_out_and_reasoning_is_found_under_each_name() -> None:
+    source = (
+        "{% for m in messages %}{{ m.tool_calls is defined }} {{ m.content }} {{ m.reasoning_content }};{% endfor %}"
+    )
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        messages = plain_messages([{"role": "assistant", "content": "a", "tool_calls": None, name: "because"}])
+        assert render(source, messages) == "False a because;"
+
+
+# --- how they fail
+
+
+def test_T15_the_templates_own_sentence_is_passed_on(tmp_path: Path) -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}"
+        "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    tokenizer = make.load(make.write_chatml(tmp_path, template=source))
+    assert chat_text(tokenizer) == "Hello"
+    with pytest.raises(UserError, match="refuses these messages: no system role here$"):
+        tokenizer.encode_chat([{"role": "system", "content": "x"}, *HELLO])
+    with pytest.raises(UserError, match="refuses these messages: roles must alternate$"):
+        tokenizer.encode_chat([*HELLO, *HELLO])
+
+
+def test_T15_a_sentence_over_several_lines_stays_one_line() -> None:
+    with pytest.raises(UserError, match="refuses these messages: one two$"):
+        render("{{ raise_exception('one\n  two') }}")
+
+
+FAILING = {
+    "syntax": "{% for x in %}",
+    "unknown block": "{% frobnicate %}",
+    "unknown filter": "{{ x | frobnicate }}",
+    "undefined": "{{ messages[0].nothing.at_all }}",
+    "not there": "{{ messages[7].content }}",
+    "wrong type": "{{ messages[0].content + 1 }}",
+    "division": "{{ 1 // 0 }}",
+    "no json": "{{ namespace() | tojson }}",
+    "no file": "{% include 'etc/passwd' %}",
+    "python": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "python by attribute": "{{ (''|attr('__class__')).__mro__ }}",
+    "python by format": "{{ '{0.__class__.__mro__}'.format('') + (1).real }}",
+    "change of the input": "{{ messages.append(1) }}",
+    "huge range": "{{ range(10 ** 9) | list }}",
+    "long range": "{% for i in range(1000000000) %}{% endfor %}",
+    "nested ranges": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "nested texts": "{% set s = 'x' * 9999 %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}{% endfor %}{% endfor %}",
+    "recursion": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "wide recursion": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "long text": "{{ 'x' * 10 ** 10 }}",
+    "doubled text": "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "added text": "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "long list": "{{ ([0] * 10 ** 9) | length }}",
+    "big power": "{{ 9 ** 9 ** 9 }}",
+    "squares": "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "own counter": "{% set _steps = namespace(spend=range) %}"
+    + "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+    "deep nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+}
+
+
+@pytest.mark.parametrize("source", FAILING.values(), ids=FAILING.keys())
+def test_a_failing_or_endless_template_is_one_readable_line(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_STEPS", 100_000)
+    with pytest.raises(UserError) as caught:
+        render(source)
+    text = str(caught.value)
+    assert text.startswith("the chat template") and "\n" not in text and len(text) < 700
+
+
+def test_three_thousand_messages_are_no_endless_loop(tmp_path: Path) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path))
+    ids = tokenizer.encode_chat([{"role": "user", "content": "x"}] * 3000)
+    assert ids.count(382) == 3001
+
+
+WRONG = [
+    ([], "messages is empty"),
+    ("hi", "must be a list"),
+    ({"role": "user", "content": "x"}, "must be a list"),
+    (["hi"], r"messages\[0\] must be an object"),
+    ([{}], r"messages\[0\] needs a role"),
+    ([{"role": "user"}, {"content": "x"}], r"messages\[1\] needs a role"),
+    ([{"role": 5, "content": "x"}], "needs a role"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]\.content must be a text"),
+    ([{"role": "user", "content": ["x"]}], "without a type"),
+    ([{"role": "user", "content": [{"text": "x"}]}], "without a type"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "text is missing"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "'image_url'"),
+    ([{"role": "user", "content": [{"type": "input_audio"}]}], "'input_audio'"),
+    ([{"role": "user", "content": "x", "time": object()}], "only JSON values"),
+]
+
+
+@pytest.mark.parametrize(("messages", "complaint"), WRONG, ids=range(len(WRONG)))
+def test_messages_of_the_wrong_shape_are_refused_by_name(tmp_path: Path, messages: Any, complaint: str) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path))
+    with pytest.raises(UserError, match=complaint):
+        tokenizer.encode_chat(messages)
+
+
+def test_variables_of_any_name_do_no_harm(tmp_path: Path) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path, template="{{ messages[0].content }}{{ bos_token }}{{ _steps }}"))
+    names = {"self": 1, "messages": 2, "variables": 3, "_steps": 4, "bos_token": "<b>", "source": 5}
+    assert tokenizer.decode(tokenizer.encode_chat(HELLO, **names)).startswith("Hello<b>")
+
+
+def test_the_sandbox_keeps_the_messages_of_the_caller(tmp_path: Path) -> None:
+    source = "{% for m in messages %}{% set m.content = 'changed' %}{% endfor %}"
+    tokenizer = make.load(make.write_chatml(tmp_path, template=source))
+    messages = [{"role": "user", "content": "Hello", "tool_calls": [{"function": {"arguments": {"a": 1}}}]}]
+    before = json.dumps(messages)
+    with pytest.raises(UserError):
+        tokenizer.encode_chat(messages)
+    assert json.dumps(messages) == before

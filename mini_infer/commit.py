@@ -7,17 +7,19 @@ part of the answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence as Seq
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from mini_infer.cache.block_table import BlockTable
 from mini_infer.observe.events import Finished, FinishReason, Output, TokenLogprob, Usage
-from mini_infer.observe.recorder import Recorder
+from mini_infer.recorder import Recorder
 from mini_infer.sampling.rows import Verdict
 from mini_infer.scheduler.continuous import ContinuousScheduler
 from mini_infer.scheduler.integrity import check_idle
 from mini_infer.scheduler.plan import Slice, StepPlan
 from mini_infer.scheduler.sequence import Sequence
+from mini_infer.speculative.drafting import commit_drafts
 from mini_infer.text.stream import TextStream
 
 log = logging.getLogger("mini_infer")
@@ -98,9 +100,13 @@ class Committer:
         self.recorder.arrived(seq)
 
     def commit(
-        self, plan: StepPlan, verdicts: Mapping[str, Verdict], scores: Mapping[str, Seq[TokenLogprob]]
+        self,
+        plan: StepPlan,
+        verdicts: Mapping[str, Verdict],
+        scores: Mapping[str, Seq[TokenLogprob]],
+        drafts: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """Make the step stand: tokens, counters, keys, text, ends."""
+        """Make the step stand: tokens, counters, keys, text, ends. `drafts` is None where nothing was drafted."""
         self.recorder.committed(plan, self.scheduler)
         self.scheduler.begin_commit(plan)
         for s in plan.slices:
@@ -108,6 +114,8 @@ class Committer:
             if seq is not None:  # not ended by another choice of its request
                 self._keep_scores(seq, s, scores.get(s.seq_id))
                 self._commit_slice(seq, s, verdicts)
+        if drafts is not None:
+            commit_drafts(plan, drafts, self.scheduler.sequences, self.scheduler.pool)
         for seq_id in plan.exhausted:
             if seq_id in self.scheduler.sequences:
                 self.end(self.scheduler.sequences[seq_id], "length")
@@ -168,10 +176,24 @@ class Committer:
         if s is not None:
             self.scheduler.commit_slice(s, accepted=len(kept.tokens) - 1)
         answer.text += kept.text
+        if s is not None and s.n_draft:
+            self._count_round(seq, s, verdict, kept)
         scores = tuple(answer.prompt_scores) if first and seq.score_prompt and seq.choice == 0 else None
         logprobs = verdict.logprobs[: len(kept.tokens)]
         finished = self._finish(seq, kept.reason, stop=kept.stop) if kept.reason is not None else None
         self.recorder.output(Output(seq.seq_id, kept.tokens, kept.text, finished, logprobs, scores))
+
+    def _count_round(self, seq: Sequence, s: Slice, verdict: Verdict, kept: Cut) -> None:
+        """What a round of speculation gave. Drafts after the end of the answer were never drafted, judged or kept."""
+        judged = verdict.judged
+        accepted = sum(j.accepted for j in judged)
+        if len(kept.tokens) <= accepted:
+            accepted = len(kept.tokens)
+            judged = judged[:accepted]
+            seq.count_round(accepted, accepted, accepted)
+        else:
+            seq.count_round(s.n_draft, len(judged), accepted)
+        self.recorder.round(seq.seq_id, judged, accepted, kept.tokens[accepted:], s.n_draft)
 
     def fail(self, seq: Sequence, error: str, *, poisoned: bool = False) -> None:
         """End the request this sequence belongs to: all its choices."""
@@ -179,9 +201,7 @@ class Committer:
         for seq_id in self.requests[seq.request_id]:
             self.end(self.scheduler.sequences[seq_id], "error", error, poisoned)
 
-    def end(
-        self, seq: Sequence, reason: FinishReason, error: str | None = None, poisoned: bool = False
-    ) -> None:
+    def end(self, seq: Sequence, reason: FinishReason, error: str | None = None, poisoned: bool = False) -> None:
         """End a sequence outside of a verdict; text that was held back comes out now."""
         answer = self.answers[seq.seq_id]
         text = answer.stream.end() if answer.stream is not None else ""
@@ -231,4 +251,9 @@ def usage(seq: Sequence) -> Usage:
         cached_tokens=seq.num_cached or 0,
         preemptions=seq.preemptions,
         recomputed_tokens=seq.recomputed,
+        rounds=seq.rounds,
+        drafted=seq.drafted,
+        accepted=seq.accepted,
+        accepted_by_position=tuple(seq.accepted_by_position),
+        judged_by_position=tuple(seq.judged_by_position),
     )

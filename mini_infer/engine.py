@@ -14,22 +14,23 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from mini_infer.audience import Audience
 from mini_infer.cache.block_pool import BlockPool
 from mini_infer.cache.block_table import BlockTable
 from mini_infer.cache.prefix_cache import PrefixCache, root_key
 from mini_infer.commit import Answer, Committer
 from mini_infer.config import EngineConfig
-from mini_infer.forward import Resolver, Result, Runner, execute
+from mini_infer.forward import Resolver, Result, Runner, execute, sample_rows
 from mini_infer.intake import Limits
-from mini_infer.observe.audience import Audience
-from mini_infer.observe.events import Control, Durations, StepReport
-from mini_infer.observe.recorder import Recorder
+from mini_infer.observe.events import Control, Durations, KReason, StepReport
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineInfo, EngineState
+from mini_infer.recorder import Recorder
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.scheduler.continuous import ContinuousScheduler
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence
+from mini_infer.speculative.proposer import Drafts, Proposer
 from mini_infer.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ log = logging.getLogger("mini_infer")
 
 DEFAULT_BLOCKS = 256
 
+MAX_DRAFT_FAILURES = 3
+"""So many failures in a row end drafting for good: reason `FAILED`."""
+
 
 class InferenceEngine:
     """Answers any number of requests at once from one model.
@@ -54,6 +58,7 @@ class InferenceEngine:
             wins over the same knob of `options`.
         options: all further knobs.
         tokenizer: gives outputs their text; without one they are ids only, and stop strings are refused.
+        proposer: drafts tokens for the target to verify (`speculative.build`); None drafts nothing.
         runner, sampler: stand-ins for tests; `model` may then be None.
     """
 
@@ -69,6 +74,7 @@ class InferenceEngine:
         tokenizer: Tokenizer | None = None,
         runner: Runner | None = None,
         sampler: Resolver | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         options = options or EngineConfig()
         num_blocks = num_blocks or options.kv_blocks or DEFAULT_BLOCKS
@@ -91,7 +97,10 @@ class InferenceEngine:
         self.tokenizer = tokenizer
         self.runner = runner
         self.sampler = sampler
-        self.max_model_len = min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
+        self.proposer = proposer
+        self.max_model_len = min(
+            options.max_model_len or config.max_position_embeddings, config.max_position_embeddings
+        )
         # All that the rows of a block depend on besides its tokens.
         self._identity = f"{config.identity}|{model.dtype if model is not None else ''}"
         pool = BlockPool(num_blocks, block_size)
@@ -111,18 +120,21 @@ class InferenceEngine:
             max_chunk=options.max_chunk,
             max_model_len=self.max_model_len,
             prefix_cache=options.prefix_cache,
+            draft=proposer.name if proposer is not None else "none",
         )
+        self.scheduler.draft_has_kv = proposer is not None and proposer.has_kv
         self.limits = Limits(
             config.vocab_size, self.max_model_len, options.max_running, num_blocks, block_size, tokenizer is not None
         )
         self.recorder = Recorder(info, self._text_of, tokenizer.piece if tokenizer is not None else None)
         self.audience = Audience(self.snapshot, lambda on: self.recorder.listen(self.scheduler, on))
         self.committer = Committer(
-            self.scheduler, self.recorder, runner.zero_blocks, self._new_answer, self.max_model_len
+            self.scheduler, self.recorder, self._zero_blocks, self._new_answer, self.max_model_len
         )
         self._arrivals = 0
         self._entropy = Random(options.entropy_seed) if options.entropy_seed is not None else secrets.SystemRandom()
         self._last_error = ""
+        self._draft_failures = 0  # in a row
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -156,6 +168,7 @@ class InferenceEngine:
             choice=0,
             tokens=prompt,
             num_prompt=len(prompt),
+            last_drafted=len(prompt),
             params=params,
             seed=params.seed if params.seed is not None else self._entropy.getrandbits(64),
             arrival=self._arrivals,
@@ -202,6 +215,11 @@ class InferenceEngine:
             stream = TextStream(self.tokenizer, seq.tokens[: seq.num_prompt], tuple(seq.params.stop))
         return Answer(frozenset((*own, *seq.params.stop_token_ids)), stream)
 
+    def _zero_blocks(self, blocks: Seq[int]) -> None:
+        self.runner.zero_blocks(blocks)
+        if self.proposer is not None:
+            self.proposer.zero_blocks(blocks)
+
     # --- observers --------------------------------------------------------------------------------------------------
 
     def attach(self, sink: Sink) -> None:
@@ -245,15 +263,17 @@ class InferenceEngine:
             return self._report(None)
         began = perf_counter()
         try:
-            plan = self.scheduler.plan()
+            plan = self.scheduler.plan(wants=self._wants if self.proposer is not None else None)
             planned = perf_counter()
-            result = self._run(plan)
+            plan, drafts = self._draft(plan)
+            drafted = perf_counter()
+            result = self._run(plan, drafts)
             ran = perf_counter()
             if result is None:
                 result = Result()
                 self._one_by_one(plan)
             else:
-                self.committer.commit(plan, result.verdicts, result.scores)
+                self.committer.commit(plan, result.verdicts, result.scores, drafts.tokens if drafts else None)
         except Undone as undone:
             raise undone.cause from None
         except BaseException as error:  # in plan or commit: the bookkeeping itself cannot be trusted any more
@@ -263,10 +283,34 @@ class InferenceEngine:
             if not isinstance(error, Exception):
                 raise
             return self._report(Durations())
-        ms = [1000 * t for t in (planned - began, *result.times, perf_counter() - ran)]
+        if self.proposer is not None and result.verdicts:
+            self.proposer.observe(plan, draft_s=drafted - planned, verify_s=sum(result.times))
+        ms = [1000 * t for t in (planned - began, drafted - planned, *result.times, perf_counter() - ran)]
         return self._report(Durations(*ms))
 
-    def _run(self, plan: StepPlan) -> Result | None:
+    def _wants(self, seq: Sequence) -> tuple[int, KReason | None]:
+        if self._draft_failures >= MAX_DRAFT_FAILURES or self.proposer is None:
+            return 0, "FAILED"
+        return self.proposer.wants(seq)
+
+    def _draft(self, plan: StepPlan) -> tuple[StepPlan, Drafts | None]:
+        """The plan with what was drafted for it. Where drafting raises, the step is taken without."""
+        proposer = self.proposer
+        if proposer is None or not (plan.has_drafts or (plan.copies and proposer.has_kv)):
+            return plan, None
+        sequences, answers = self.scheduler.sequences, self.committer.answers
+        rows = {s.seq_id: sample_rows(sequences[s.seq_id], answers[s.seq_id].stop_ids, 0)[0]
+                for s in plan.slices if s.n_draft}  # fmt: skip
+        try:
+            drafts = proposer.propose(plan, sequences, rows)
+        except Exception as error:
+            self._draft_failures += 1
+            log.warning("drafting failed (%d in a row): %s: %s", self._draft_failures, type(error).__name__, error)
+            return plan.with_drafts({}), None
+        self._draft_failures = 0
+        return plan.with_drafts(drafts.tokens), drafts
+
+    def _run(self, plan: StepPlan, drafts: Drafts | None = None) -> Result | None:
         """Run a plan. Where that raises, return its reservations and answer None."""
         try:
             return execute(
@@ -276,6 +320,8 @@ class InferenceEngine:
                 self.runner,
                 self.sampler,
                 self.scheduler.size,
+                drafts=drafts,
+                explain=self.recorder.listening,
             )
         except BaseException as error:
             self.recorder.preempted(plan.preempted)

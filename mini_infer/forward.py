@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence as Seq
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from mini_infer.batch import Batch, make_batch
 from mini_infer.commit import Answer
 from mini_infer.observe.events import TokenLogprob
 from mini_infer.sampling.rows import SampleRow, Verdict
-from mini_infer.scheduler.plan import Batch, Slice, StepPlan, make_batch
+from mini_infer.scheduler.plan import Slice, StepPlan
 from mini_infer.scheduler.sequence import Sequence
+from mini_infer.speculative.proposer import Drafts
+
+if TYPE_CHECKING:
+    from mini_infer.sampling.distribution import Categorical
 
 
 class Runner(Protocol):
@@ -25,16 +31,23 @@ class Runner(Protocol):
 
 
 class Resolver(Protocol):
-    def resolve(self, logits: Any, rows: Seq[SampleRow]) -> list[Verdict]: ...
+    def resolve(
+        self,
+        logits: Any,
+        rows: Seq[SampleRow],
+        q: Mapping[str, Seq[Categorical]] | None = None,
+        *,
+        explain: bool = False,
+    ) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a plan's forward pass gave, by sequence id; `times` in seconds: draft, forward, sample."""
+    """What a plan's forward pass gave, by sequence id; `times` in seconds: forward, sample."""
 
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     scores: Mapping[str, Seq[TokenLogprob]] = field(default_factory=dict)  # of the prompt tokens after a chunk's rows
-    times: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    times: tuple[float, float] = (0.0, 0.0)
 
 
 def execute(
@@ -44,10 +57,17 @@ def execute(
     runner: Runner,
     sampler: Resolver,
     block_size: int,
+    *,
+    drafts: Drafts | None = None,
+    explain: bool = False,
 ) -> Result:
-    """Run the batch and resolve it. A row that fails by itself has a verdict with an error; all else raises."""
+    """Run the batch, drafts included, and resolve it.
+
+    A row that fails by itself has a verdict with an error; all else raises. `explain`: for an observer.
+    """
     if not plan.slices:
         return Result()
+    drafted = drafts.tokens if drafts is not None else {}
     rows: list[SampleRow] = []
     sampled: list[int] = []  # rows of `hidden` that are drawn from
     scored: list[tuple[Sequence, Slice, int]] = []  # chunks whose prompt rows are scored, from that row on
@@ -58,23 +78,26 @@ def execute(
             scored.append((seq, s, end))
         end += {"all": s.n_new, "last": 1, "none": 0}[s.rows]
         if s.start + s.n_new == seq.num_tokens and seq.max_tokens:
-            rows += _sample_rows(seq, answers[seq.seq_id].stop_ids, len(sampled))
-            sampled.append(end - 1)
+            mine = drafted.get(s.seq_id, ())
+            rows += sample_rows(seq, answers[seq.seq_id].stop_ids, len(sampled), mine)
+            sampled += range(end - 1, end + len(mine))
+            end += len(mine)
     began = perf_counter()
-    hidden = runner.run(make_batch(plan, sequences, {}, block_size))
+    hidden = runner.run(make_batch(plan, sequences, drafted, block_size))
     logits = runner.logits(hidden if len(sampled) == end else hidden[sampled]) if rows else None
     ran = perf_counter()
-    verdicts = {v.seq_id: v for v in sampler.resolve(logits, rows)} if rows else {}
+    q = drafts.q if drafts is not None else None
+    verdicts = {v.seq_id: v for v in sampler.resolve(logits, rows, q, explain=explain)} if rows else {}
     scores: dict[str, Seq[TokenLogprob]] = {}
     for seq, s, at in scored:
         try:
             scores[seq.seq_id] = _prompt_scores(hidden[at : at + s.n_new], seq, s, runner.logits)
         except ArithmeticError as error:  # a prompt row that is not finite is its own request's fault
             verdicts[seq.seq_id] = Verdict(seq.seq_id, error=str(error), non_finite=True)
-    return Result(verdicts, scores, (0.0, ran - began, perf_counter() - ran))
+    return Result(verdicts, scores, (ran - began, perf_counter() - ran))
 
 
-def _sample_rows(seq: Sequence, stop_ids: frozenset[int], row: int) -> list[SampleRow]:
+def sample_rows(seq: Sequence, stop_ids: frozenset[int], row: int, drafts: tuple[int, ...] = ()) -> list[SampleRow]:
     """Who draws from this row: the sequence itself, or each choice that will be forked from it."""
     return [
         SampleRow(
@@ -87,6 +110,7 @@ def _sample_rows(seq: Sequence, stop_ids: frozenset[int], row: int) -> list[Samp
             num_prompt=seq.num_prompt,
             tokens=seq.tokens,
             stop_ids=stop_ids,
+            drafts=drafts,
         )
         for choice in range(seq.choice, seq.choice + seq.n)
     ]

@@ -82,11 +82,11 @@ class LLM:
         return self._all([self.encode_chat(messages)], params)[0]
 
     @overload
-    def generate(self, prompts: str | Sequence[int], params: SamplingParams | None = None) -> GenerationResult: ...
+    def generate(self, prompts: str | list[int], params: SamplingParams | None = None) -> GenerationResult: ...
 
     @overload
     def generate(
-        self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | None = None
+        self, prompts: list[str] | list[list[int]], params: SamplingParams | None = None
     ) -> list[GenerationResult]: ...
 
     def generate(self, prompts: Any, params: SamplingParams | None = None) -> Any:

@@ -98,9 +98,9 @@ def kv_block_count(options: EngineConfig, *, block_bytes: int, free_bytes: int |
 
 
 def size_text(size: int) -> str:
-    """Bytes for people, in powers of 1000: 3.81 GB, 953 MB."""
-    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= bytes_each:
-            amount = size / bytes_each
-            return f"{amount:.2f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    """Bytes for people, three digits in powers of 1000: 3.81 GB, 25.3 GB, 953 MB."""
+    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= each:
+            amount = size / each
+            return f"{amount:.{2 if amount < 10 else 1 if amount < 100 else 0}f} {unit}"
     return f"{size} B"

@@ -55,7 +55,7 @@ class _Control:
     interval: float = 0.0  # least seconds from one step to the next
     draining: bool = False
     stopped: bool = False
-    commands: deque[Callable[[], None]] = field(default_factory=deque)
+    commands: deque[Callable[[], object]] = field(default_factory=deque)
 
 
 class EngineService:
@@ -135,9 +135,13 @@ class EngineService:
         try:
             await asyncio.wrap_future(future)
         except asyncio.CancelledError:  # the caller is gone: whatever was or will be queued is not wanted
-            future.add_done_callback(lambda f: f.cancelled() or f.exception() or self.abort(f.result()))
+            future.add_done_callback(self._abort_result)
             raise
         return ResponseStream(self, request)
+
+    def _abort_result(self, submitted: Future[str]) -> None:
+        if not submitted.cancelled() and submitted.exception() is None:
+            self.abort(submitted.result())
 
     def abort(self, request_id: str) -> None:
         """End a request between two steps; its blocks are free then. Unknown and ended ones are ignored."""
@@ -208,7 +212,7 @@ class EngineService:
 
     def _tell(self, command: Callable[[], object]) -> None:
         with self._wake:
-            self._control.commands.append(lambda: command() and None)
+            self._control.commands.append(command)
             self._wake.notify()
 
     def _call(self, function: Callable[[], T]) -> Future[T]:
@@ -277,7 +281,7 @@ class EngineService:
             else:
                 self._deliver(engine.flush())
 
-    def _next(self, engine: InferenceEngine, due: float) -> tuple[list[Callable[[], None]], bool]:
+    def _next(self, engine: InferenceEngine, due: float) -> tuple[list[Callable[[], object]], bool]:
         """Sleep until there is something to do; gives the commands to carry out, and whether to step after them."""
         control = self._control
         with self._wake:

@@ -28,8 +28,8 @@ class BlockPool:
         self.ref = [0] * num_blocks
         self.key: list[bytes | None] = [None] * num_blocks
         # Intrusive doubly linked list in two arrays; index num_blocks is the sentinel that closes the ring.
-        self._next = [*range(1, num_blocks + 1), 0]
-        self._prev = [num_blocks, *range(num_blocks)]
+        self._next: list[int] = [*range(1, num_blocks + 1), 0]
+        self._prev: list[int] = [num_blocks, *range(num_blocks)]
         self.num_free = num_blocks
         self.num_cached = 0  # of the free ones, those with a key
         self.draft_valid = [False] * num_blocks  # all rows of the draft model's KV are computed too
@@ -90,7 +90,8 @@ class BlockPool:
 
     def free_list(self) -> list[int]:
         """The free blocks in the order in which `take` will use them (for checks and views)."""
-        blocks, block = [], self._next[self.num_blocks]
+        blocks: list[int] = []
+        block = self._next[self.num_blocks]
         while block != self.num_blocks and len(blocks) <= self.num_blocks:
             blocks.append(block)
             block = self._next[block]

@@ -26,9 +26,9 @@ def note(line: str) -> None:
 
 
 class Waiting:
-    """Says on standard error what is being waited for, once that takes over a second.
+    """Says on a terminal's standard error what is being waited for, once that takes over a second.
 
-    On a terminal the line counts the seconds and is wiped at the end; elsewhere it is written once.
+    The line counts the seconds and is wiped at the end. Logs and pipes get nothing.
     """
 
     def __init__(self, text: str, after_s: float = 1.0) -> None:
@@ -53,10 +53,7 @@ class Waiting:
 
     def _show(self) -> None:
         start = time.monotonic()
-        if self._done.wait(self._after_s) or sys.stderr is None:
-            return
-        if not sys.stderr.isatty():
-            note(f"mini-infer: {self.text} …")
+        if self._done.wait(self._after_s) or sys.stderr is None or not sys.stderr.isatty():
             return
         while True:
             sys.stderr.write(f"\r\x1b[K{self.text} … {time.monotonic() - start:.0f} s")

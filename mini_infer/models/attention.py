@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mini_infer.scheduler.plan import Batch, Span
+from mini_infer.batch import Batch, Span
 
 FOLD = 16
 """Spans of up to this many rows are batched, and the query heads that share a key head become query rows."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mini_infer.batch import Batch
 from mini_infer.cache.kv_store import KVStore
 from mini_infer.models.attention import build_metadata
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.transformer import Transformer
-from mini_infer.scheduler.plan import Batch
 
 
 class ModelRunner:

@@ -120,16 +120,17 @@ class Preempted(Struct, frozen=True):
 
 
 class Round(Struct, frozen=True, array_like=True):
-    """One speculative round: [sequence, drafts judged, accepted, replacement or bonus, whether bonus, p, q, u, gap].
+    """One speculative round: [sequence, judged drafts, drafted, accepted, own token, whether bonus, p, q, u, gap].
 
     p, q, u are null in greedy rounds, which have the logit gap (the target's best minus the draft's) instead; all of
     them to four digits (`four_digits`).
     """
 
     seq_id: str
-    draft: tuple[int, ...]
+    draft: tuple[int, ...]  # the kept ones and the first that was not
+    drafted: int
     kept: int
-    token: int  # the replacement after a rejection, or the bonus
+    token: int | None  # the target's own: replacement or bonus; None where the answer ended before it
     bonus: bool
     p: tuple[float, ...] | None = None
     q: tuple[float, ...] | None = None
@@ -138,11 +139,12 @@ class Round(Struct, frozen=True, array_like=True):
 
 
 class KChoice(Struct, frozen=True, array_like=True):
-    """[sequence, how many drafts it gets from now on, why none where that is 0]."""
+    """[sequence, how many drafts it got last, why none where that is 0, how far the draft model's rows go]."""
 
     seq_id: str
     k: int
     why: KReason | None = None
+    rows: int = 0  # num_computed_draft
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):

@@ -179,9 +179,9 @@ class _Folding:
         for waiting in report.waiting:
             self._change(waiting.seq_id, wait=waiting.wait)
         for choice in report.k:
-            self._change(choice.seq_id, k=choice.k, k_why=choice.why)
+            self._change(choice.seq_id, k=choice.k, k_why=choice.why, num_computed_draft=choice.rows)
         for r in report.spec:
-            self.new.update(rounds=1, drafted=len(r.draft), accepted=r.kept)
+            self.new.update(rounds=1, drafted=r.drafted, accepted=r.kept)
         for finished in report.finished:
             del self.sequences[finished.seq_id]
             self.new[finished.reason] += 1

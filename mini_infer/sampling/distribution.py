@@ -9,7 +9,7 @@ operations that treat each row by itself are used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -33,6 +33,11 @@ class Categorical:
     probs: Tensor
     ids: Tensor | None = None
 
+    @classmethod
+    def one_hot(cls, token: int, like: Tensor) -> Categorical:
+        """All of the probability on one token; `like` gives type and device."""
+        return cls(like.new_ones(1), torch.tensor([token], device=like.device))
+
     def prob(self, token: int) -> Tensor:
         """The probability of one token, as a tensor of no dimensions."""
         if self.ids is not None:
@@ -50,6 +55,14 @@ class Categorical:
             every[self.ids] = self.probs
         return every
 
+    def at(self, ids: Tensor | None, vocab_size: int) -> Tensor:
+        """The probabilities of the ascending `ids` [C], or of ids 0 … vocab_size - 1 where that is None."""
+        if ids is None or self.ids is None:
+            every = self.dense(vocab_size)
+            return every if ids is None else every[ids]
+        found = torch.searchsorted(self.ids, ids).clamp_(max=self.ids.numel() - 1)
+        return self.probs[found] * (self.ids[found] == ids)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
@@ -58,6 +71,13 @@ class Group:
     keys: Sequence[int]
     probs: Tensor
     ids: Tensor | None = None
+
+    def draw(self, numbers: Sequence[float]) -> dict[int, int]:
+        """The token of each key, by `invert`."""
+        tokens = invert(self.probs, numbers)
+        if self.ids is not None:
+            tokens = self.ids.gather(1, tokens[:, None])[:, 0]
+        return dict(zip(self.keys, tokens.tolist(), strict=True))
 
 
 class Distributions:
@@ -76,8 +96,7 @@ class Distributions:
     def __getitem__(self, key: int) -> Categorical:
         """The distribution of one key. Raises KeyError for a faulty row."""
         if key in self.certain:
-            ids = torch.tensor([self.certain[key]], device=self._like.device)
-            return Categorical(self._like.new_ones(1), ids)
+            return Categorical.one_hot(self.certain[key], self._like)
         group, g = self._place[key]
         return Categorical(group.probs[g], None if group.ids is None else group.ids[g])
 
@@ -87,20 +106,19 @@ class Distributions:
         Raises KeyError for a faulty row.
         """
         drawn = {key: self.certain[key] for key in numbers if key not in self._place}
-        for group in self.groups:
-            chosen = [(g, key) for g, key in enumerate(group.keys) if key in numbers]
-            if not chosen:
-                continue
-            rows = (
-                None if len(chosen) == len(group.keys) else torch.tensor([g for g, _ in chosen]).to(group.probs.device)
-            )
-            probs = group.probs if rows is None else group.probs[rows]
-            tokens = invert(probs, [numbers[key] for _, key in chosen])
-            if group.ids is not None:
-                ids = group.ids if rows is None else group.ids[rows]
-                tokens = ids.gather(1, tokens[:, None])[:, 0]
-            drawn.update(zip((key for _, key in chosen), tokens.tolist(), strict=True))
+        for part in self.select(numbers):
+            drawn.update(part.draw([numbers[key] for key in part.keys]))
         return drawn
+
+    def select(self, keys: Container[int]) -> Iterator[Group]:
+        """The groups cut down to some of the keys; certain tokens are in none. For reading only."""
+        for group in self.groups:
+            rows = [g for g, key in enumerate(group.keys) if key in keys]
+            if len(rows) == len(group.keys):
+                yield group
+            elif rows:
+                ids = None if group.ids is None else _take(group.ids, rows)
+                yield Group([group.keys[g] for g in rows], _take(group.probs, rows), ids)
 
 
 def invert(probs: Tensor, numbers: Sequence[float]) -> Tensor:
@@ -122,7 +140,8 @@ def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distribution
     """
     work_type = torch.promote_types(logits.dtype, torch.float32)
     like = torch.empty(0, logits.shape[1], dtype=work_type, device=logits.device)
-    best, best_ids = (part.tolist() for part in logits.max(-1)) if logits.numel() else ([], [])
+    is_greedy = [context.shaping.is_greedy for context in contexts]
+    best, best_ids = _peaks(logits, any(is_greedy)) if contexts else ([], [])
     certain: dict[int, int] = {}
     faults: dict[int, Fault] = {}
     edited: list[int] = []
@@ -132,35 +151,49 @@ def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distribution
             faults[key] = "non-finite"
         elif context.edits_logits:
             edited.append(key)
-        elif context.shaping.is_greedy:
+        elif is_greedy[key]:
             certain[key] = best_ids[context.row]
         else:
             plain.append(key)
     groups: list[Group] = []
     if edited:
         work = edited_logits(logits, [contexts[key] for key in edited])
-        best, best_ids = (part.tolist() for part in work.max(-1))
+        best, best_ids = _peaks(work, any(is_greedy[key] for key in edited))
         sampled: list[int] = []
         for g, key in enumerate(edited):
             if best[g] == -math.inf:
                 faults[key] = "masked"
-            elif contexts[key].shaping.is_greedy:
+            elif is_greedy[key]:
                 certain[key] = best_ids[g]
             else:
                 sampled.append(g)
         groups += _shape(_take(work, sampled), [edited[g] for g in sampled], contexts)
     if plain:
-        rows = torch.tensor([contexts[key].row for key in plain]).to(logits.device)
-        groups += _shape(logits[rows].to(work_type), plain, contexts)
+        groups += _shape(_copy(logits, [contexts[key].row for key in plain]), plain, contexts)
     return Distributions(groups, certain, faults, like)
 
 
 def edited_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Tensor:
     """A copy [G, V] of the contexts' rows after penalties, bias and bans, in at least float32."""
-    rows = torch.tensor([context.row for context in contexts]).to(logits.device)
-    work = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
+    work = _copy(logits, [context.row for context in contexts])
     edit_logits_(work, contexts)
     return work
+
+
+def _copy(logits: Tensor, rows: Sequence[int]) -> Tensor:
+    """A contiguous copy of the rows in at least float32."""
+    work_type = torch.promote_types(logits.dtype, torch.float32)
+    if list(rows) == list(range(logits.shape[0])):
+        return logits.to(work_type, copy=True, memory_format=torch.contiguous_format)
+    return _take(logits, rows).to(work_type)
+
+
+def _peaks(logits: Tensor, with_ids: bool) -> tuple[list[float], list[int]]:
+    """The largest value of each row (NaN where there is one) and, where wanted, the lowest id that has it."""
+    if not with_ids:
+        return logits.amax(-1).tolist(), []  # several times faster
+    values, ids = logits.max(-1)
+    return values.tolist(), ids.tolist()
 
 
 def logit_gaps(
@@ -205,8 +238,8 @@ def _ordered(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """`tensor[rows]` along the first dimension, without a copy where that is all of it."""
-    if len(rows) == tensor.shape[0]:
+    """`tensor[rows]` along the first dimension, without a copy where that is all of it in order."""
+    if list(rows) == list(range(tensor.shape[0])):
         return tensor
     return tensor[torch.tensor(rows, dtype=torch.long).to(tensor.device)]
 

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mini_infer.observe.events import TokenLogprob
 from mini_infer.sampling.distribution import largest
-from mini_infer.sampling.rows import TokenLogprobs
+
+IMPOSSIBLE = -9999.0
+"""The log-probability of a token the model rules out: infinities have no JSON, and APIs know this number."""
 
 
-def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
+def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprob]:
     """For each row of `logits` [r, V]: its token's log-probability and rank, and its `num_top` likeliest tokens.
 
     The rank is 1 + the number of tokens that are strictly likelier; the list is in falling order, ties by lowest id.
@@ -21,7 +24,7 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: Sequence[int]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     chosen = torch.tensor(tokens, device=logits.device)[:, None]
     ranks = (logits > logits.gather(1, chosen)).sum(-1) + 1
-    scores = logits.log_softmax(-1)
+    scores = logits.log_softmax(-1).clamp_(min=IMPOSSIBLE)
     own = scores.gather(1, chosen)[:, 0].tolist()
     top: list[list[tuple[int, float]]] = [[] for _ in tokens]
     if count := max(num_top):
@@ -29,6 +32,6 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], num_top: Sequence[int]
         pairs = zip(ids.tolist(), scores.gather(1, ids).tolist(), strict=True)
         top = [list(zip(row_ids, values, strict=True)) for row_ids, values in pairs]
     return [
-        TokenLogprobs(token, logprob, rank, tuple(best[:n]))
+        TokenLogprob(token, logprob, rank, tuple(best[:n]))
         for token, logprob, rank, best, n in zip(tokens, own, ranks.tolist(), top, num_top, strict=True)
     ]

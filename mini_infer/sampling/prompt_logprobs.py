@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from mini_infer.observe.events import TokenLogprob
 from mini_infer.sampling.logprobs import token_logprobs
-from mini_infer.sampling.rows import TokenLogprobs
 
 ROWS_AT_ONCE = 64
 
@@ -18,7 +18,7 @@ class NonFiniteLogits(ArithmeticError):
 
 def prompt_logprobs(
     hidden: Tensor, next_tokens: Sequence[int], num_top: int, logits_of: Callable[[Tensor], Tensor]
-) -> list[TokenLogprobs]:
+) -> list[TokenLogprob]:
     """What the model thought of `next_tokens[i]` at row i of `hidden` [P, hidden size], for each i.
 
     `logits_of` turns rows of hidden states [r, hidden size] into logits [r, V]; it is given 64 rows at a time.
@@ -26,7 +26,7 @@ def prompt_logprobs(
     Raises:
         NonFiniteLogits: a row has no distribution.
     """
-    found: list[TokenLogprobs] = []
+    found: list[TokenLogprob] = []
     for first in range(0, len(next_tokens), ROWS_AT_ONCE):
         tokens = next_tokens[first : first + ROWS_AT_ONCE]
         logits = logits_of(hidden[first : first + len(tokens)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_infer.observe.events import TokenLogprob
 from mini_infer.sampling.params import SamplingParams, Shaping
 
 
@@ -63,16 +64,6 @@ class SampleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Natural logarithms of the raw distribution (before temperature, penalties and filters)."""
-
-    token_id: int
-    logprob: float
-    rank: int  # 1 = the most likely token of the vocabulary
-    top: tuple[tuple[int, float], ...]  # (id, logprob), best first, as many as were asked for
-
-
-@dataclass(frozen=True, slots=True)
 class Judgement:
     """One draft that was judged. Sampled rounds have p and u (q where the proposer gave one), greedy ones the gap."""
 
@@ -90,7 +81,7 @@ class Verdict:
 
     seq_id: str
     tokens: tuple[int, ...] = ()  # accepted drafts, then the target's own token
-    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token where asked for
+    logprobs: tuple[TokenLogprob, ...] = ()  # one per token where asked for
     error: str | None = None
     non_finite: bool = False  # the error was NaN or Inf: its KV rows may be poisoned
     judged: tuple[Judgement, ...] = ()  # the drafts up to the first that was rejected

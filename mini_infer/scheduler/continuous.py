@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from mini_infer.cache.block_pool import BlockPool
 from mini_infer.cache.prefix_cache import PrefixCache
 from mini_infer.observe.events import Wait
-from mini_infer.scheduler.drafting import DraftPlanner, Wants, draft_start
 from mini_infer.scheduler.plan import Admission, Preemption, Rows, Slice, StepPlan
 from mini_infer.scheduler.sequence import Sequence, Status
 from mini_infer.scheduler.waiting import WaitingQueue
+from mini_infer.speculative.drafting import DraftPlanner, Wants, draft_start
 
 MAX_BYPASS = 8
 """How often later sequences may be admitted before one that leads the queue and does not fit."""
@@ -117,7 +117,9 @@ class ContinuousScheduler:
                 ready.append(seq)
             else:  # preempted, by itself or by one before it, or at its end
                 draft.left += 1
-        planner = DraftPlanner(self.pool, wants, self.max_batch_tokens if self.draft_has_kv else None) if wants else None
+        planner = (
+            DraftPlanner(self.pool, wants, self.max_batch_tokens if self.draft_has_kv else None) if wants else None
+        )
         for seq in ready:
             n_draft = planner.choose(seq, draft.left) if planner is not None and seq.remaining == 1 else 0
             self._plan_slice(draft, seq, seq.num_computed, 1 + draft.left, n_draft)
@@ -291,7 +293,7 @@ class ContinuousScheduler:
         """
         seq = self.sequences[s.seq_id]
         before, seq.num_computed = seq.num_computed // self.size, s.start + s.n_new + accepted
-        if s.n_draft:
+        if seq.remaining <= 1:  # no chunk is left, whose blocks are reserved: all beyond was for drafts
             seq.table.trim(-(-seq.num_computed // self.size))
         full = seq.num_computed // self.size
         if self.prefix.enabled and full > before:

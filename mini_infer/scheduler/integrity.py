@@ -55,7 +55,9 @@ def _check_index(scheduler: ContinuousScheduler) -> None:
     pool, entries = scheduler.pool, scheduler.prefix.entries
     for key, entry in entries.items():
         _require(pool.key[entry.block] == key, f"the index names block {entry.block}, which has another key")
-        _require(block_key(entry.parent, entry.tokens) == key, f"block {entry.block}: its key is not that of its tokens")
+        _require(
+            block_key(entry.parent, entry.tokens) == key, f"block {entry.block}: its key is not that of its tokens"
+        )
     keyed = sum(k is not None for k in pool.key)
     _require(keyed == len(entries), f"{keyed} blocks have a key, the index holds {len(entries)}")
 
@@ -76,7 +78,9 @@ def _check_sequences(scheduler: ContinuousScheduler) -> None:
         for i, block in enumerate(seq.table.blocks):
             entry = scheduler.prefix.entries.get(scheduler.pool.key[block] or b"")
             if entry is not None:
-                _require((i + 1) * size <= seq.num_computed, f"{name}: block {block} is published before it is computed")
+                _require(
+                    (i + 1) * size <= seq.num_computed, f"{name}: block {block} is published before it is computed"
+                )
                 tokens = tuple(seq.tokens[i * size : (i + 1) * size])
                 _require(entry.tokens == tokens, f"{name}: block {block} is published with other tokens")
     waiting, running = list(scheduler.queue), scheduler.running

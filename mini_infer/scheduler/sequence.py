@@ -54,6 +54,7 @@ class Sequence:
     recomputed: int = 0
     k: int = 0  # drafts planned in the last step that planned it
     k_why: KReason | None = None  # why none
+    last_drafted: int = 0  # its number of tokens when it last had drafts (at first: its prompt)
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0

@@ -12,11 +12,11 @@ while it equals that token. The answer is then token for token the one without s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from mini_infer.sampling.distribution import Categorical, Distributions, invert
+from mini_infer.sampling.distribution import Categorical, Distributions
 from mini_infer.sampling.random import Purpose
 from mini_infer.sampling.rows import Judgement
 
@@ -108,19 +108,20 @@ def _rejection(p: Distributions, rounds: Sequence[Round]) -> list[Outcome]:
 
 def _replacements(p: Distributions, rejected: Sequence[tuple[Round, int]]) -> dict[int, int]:
     """For each round, by its first key, a draw from the residual norm(max(0, p - q)) of the draft that was rejected."""
-    if not rejected:
-        return {}
-    target = torch.stack([p[r.first + j].dense(p.vocab_size) for r, j in rejected])
-    residual = target.clone()
-    for row, (r, j) in zip(residual, rejected, strict=True):
-        if r.q is None:
-            row[r.drafts[j]] = 0.0
-        else:
-            row.sub_(r.q[j].dense(p.vocab_size)).clamp_(min=0.0)
-    nothing_left = residual.amax(-1, keepdim=True) == 0.0  # p = q but for rounding
-    residual = torch.where(nothing_left, target, residual)
-    tokens = invert(residual, [r.number(j, Purpose.RESIDUAL) for r, j in rejected]).tolist()
-    return {r.first: token for (r, _), token in zip(rejected, tokens, strict=True)}
+    tokens: dict[int, int] = {}
+    by_key = {r.first + j: (r, j) for r, j in rejected}
+    for group in p.select(by_key):
+        chosen = [by_key[key] for key in group.keys]
+        residual = torch.empty_like(group.probs)
+        for g, (r, j) in enumerate(chosen):
+            ids = None if group.ids is None else group.ids[g]
+            q = r.q[j] if r.q is not None else Categorical.one_hot(r.drafts[j], like=group.probs)
+            torch.sub(group.probs[g], q.at(ids, p.vocab_size), out=residual[g])
+        residual.clamp_(min=0.0)
+        nothing_left = residual.amax(-1, keepdim=True) == 0.0  # p = q but for rounding
+        residual = torch.where(nothing_left, group.probs, residual)
+        tokens |= replace(group, probs=residual).draw([r.number(j, Purpose.RESIDUAL) for r, j in chosen])
+    return {r.first: tokens[r.first + j] for r, j in rejected}
 
 
 def _probabilities(p: Distributions, rounds: Sequence[Round]) -> dict[int, tuple[float, float]]:

@@ -18,7 +18,7 @@ from jinja2.visitor import NodeTransformer
 from mini_infer.errors import UserError
 
 MAX_STEPS = 1_000_000
-"""Loop turns of one rendering, where a call counts as several: seconds at most. A thousand messages need some 20,000."""
+"""Loop turns of one rendering, a call counting as several: seconds at most. A thousand messages need some 20,000."""
 STEPS_PER_CALL = 5
 MAX_LENGTH = 50_000_000
 """Characters or items of one value that a template builds."""

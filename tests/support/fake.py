@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_infer.batch import Batch
 from mini_infer.config import EngineConfig
 from mini_infer.engine import InferenceEngine
 from mini_infer.observe.events import Finished, Output, StepReport
@@ -22,7 +23,6 @@ from mini_infer.observe.state import EngineState, fold
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.rows import SampleRow, Verdict
 from mini_infer.scheduler.integrity import check_integrity
-from mini_infer.scheduler.plan import Batch
 
 VOCAB = 50
 MASK = (1 << 61) - 1
@@ -213,7 +213,7 @@ class Watch:
 
     @property
     def last(self) -> StepReport:
-        return self.mirror.reports[-1]
+        return self.reports[-1]
 
     def add_mirror(self) -> Mirror:
         """One more sink, whose state is checked like the first one's."""
@@ -233,8 +233,11 @@ class Watch:
         return self.tokens.get(seq_id, [])
 
     def step(self) -> StepReport:
+        before, batches = self.mirror.state, self.engine.runner.batches
         report = self.engine.step()
         self.take(report)
+        if self.mirror in self.mirrors and self.engine.runner.batches == batches + 1 and not report.control:
+            check_plan(before, report)
         return report
 
     def flush(self) -> None:
@@ -289,6 +292,28 @@ class Watch:
                 if reason in ("stop", "length"):
                     assert len(got) == len(right), f"{seq_id} ended with {reason} after {len(got)} of {len(right)}"
                     assert reason == ("stop" if right[-1] in stop else "length")
+
+
+def check_plan(before: EngineState, report: StepReport) -> None:
+    """What holds of every step that was one forward pass: the budgets, the order of service, and that all advance."""
+    info = before.info
+    names = [s.seq_id for s in report.sched]
+    lost, ended = {p.seq_id for p in report.preempted}, {f.seq_id for f in report.finished}
+    assert names, "a step without progress"
+    assert len(names) == len(set(names)), "a sequence twice in one plan"
+    assert sum(s.n_new + s.n_draft for s in report.sched) <= info.max_batch_tokens
+    assert all(1 <= s.n_new <= info.max_chunk for s in report.sched)
+    assert {s.seq_id for s in before.running} <= {*names, *lost, *ended}, "a running sequence did not advance"
+    assert not (report.preempted and report.admitted), "an admission in a step that preempted"
+    assert not lost & set(names), "a victim was planned"
+    place = {s.seq_id: (s.priority, s.arrival, s.choice) for s in before.sequences.values()}
+    place |= {a.seq_id: (a.priority, a.arrival, 0) for a in report.arrived}
+    admitted = {a.seq_id for a in report.admitted}
+    ready = [s for s in report.sched if s.seq_id not in admitted]
+    decodes, chunks = ([s for s in ready if (s.start + 1 == s.num_tokens) is one] for one in (True, False))
+    for group in (decodes, chunks, [s for s in report.sched if s.seq_id in admitted]):
+        assert [place[s.seq_id] for s in group] == sorted(place[s.seq_id] for s in group), "out of order"
+    assert [*decodes, *chunks] == ready, "a chunk before a decode"
 
 
 def idle(engine: InferenceEngine) -> bool:

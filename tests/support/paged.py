@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from mini_infer.batch import Batch, Span, slot_index
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.runner import ModelRunner
 from mini_infer.models.transformer import Transformer
-from mini_infer.scheduler.plan import Batch, Span, slot_index
 
 
 class PagedDriver:

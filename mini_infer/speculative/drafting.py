@@ -43,6 +43,8 @@ class DraftPlanner:
         if k and self.left is not None and not self._catch_up(seq):
             k, why = 0, "LAG"
         seq.k, seq.k_why = k, why
+        if k:
+            seq.last_drafted = seq.num_tokens
         return k
 
     def _free_rows(self, seq: Sequence) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from mini_infer.observe.events import (
@@ -20,6 +21,7 @@ from mini_infer.observe.events import (
     Finished,
     Forked,
     KChoice,
+    KReason,
     Output,
     PoolCount,
     Preempted,
@@ -27,10 +29,12 @@ from mini_infer.observe.events import (
     Scheduled,
     StepReport,
     Waiting,
+    four_digits,
 )
 from mini_infer.observe.state import KEPT_FINISHED, BlockState, EngineInfo, EngineState, SequenceState, Totals
 
 if TYPE_CHECKING:
+    from mini_infer.sampling.rows import Judgement
     from mini_infer.scheduler.continuous import ContinuousScheduler
     from mini_infer.scheduler.plan import Preemption, StepPlan
     from mini_infer.scheduler.sequence import Sequence
@@ -50,7 +54,6 @@ class _News:
     preempted: list[Preempted] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     spec: list[Round] = field(default_factory=list)
-    k: list[KChoice] = field(default_factory=list)
 
 
 class Recorder:
@@ -69,6 +72,7 @@ class Recorder:
         self._piece = piece
         self._pieces: dict[int, str] = {}
         self._told: dict[str, object] = {}  # the reason last reported for each waiting sequence
+        self._told_k: dict[str, tuple[int, KReason | None, int]] = {}
         self._news = _News()
 
     @property
@@ -85,6 +89,7 @@ class Recorder:
         scheduler.pool.moves = [] if on else None
         scheduler.queue.changed = {} if on else None
         self._told = {s.seq_id: s.wait for s in scheduler.queue} if on else {}
+        self._told_k = {}
         self._pieces = {}
         if on and self._piece is not None:
             for seq in scheduler.sequences.values():
@@ -109,7 +114,16 @@ class Recorder:
         self.count(requests=1)
         if self.listening:
             self._news.arrived.append(
-                Arrived(seq.seq_id, seq.request_id, tuple(seq.tokens), seq.arrival, seq.priority, seq.n, seq.max_tokens)
+                Arrived(
+                    seq_id=seq.seq_id,
+                    request_id=seq.request_id,
+                    prompt=tuple(seq.tokens),
+                    arrival=seq.arrival,
+                    priority=seq.priority,
+                    n=seq.n,
+                    max_tokens=seq.max_tokens,
+                    t=perf_counter(),
+                )
             )
 
     def output(self, output: Output) -> None:
@@ -160,6 +174,36 @@ class Recorder:
         if self.listening:
             self._news.forked += [Forked(parent, c.seq_id, c.choice) for c in children]
 
+    def round(
+        self, seq_id: str, judged: tuple[Judgement, ...], kept: int, own: tuple[int, ...], num_drafts: int
+    ) -> None:
+        """A round of speculation: the drafts that were judged, `kept` of them accepted, and the target's own token.
+
+        `own` is empty where the answer ended within the accepted drafts.
+        """
+        drafted = num_drafts if own else kept
+        self.count(rounds=1, drafted=drafted, accepted=kept)
+        if self.listening:
+
+            def column(name: str) -> tuple[float, ...] | None:
+                values = [getattr(j, name) for j in judged]
+                return None if None in values or not values else tuple(four_digits(v) for v in values)
+
+            self._news.spec.append(
+                Round(
+                    seq_id,
+                    tuple(j.draft for j in judged),
+                    drafted,
+                    kept,
+                    own[0] if own else None,
+                    kept == num_drafts and bool(own),
+                    column("p"),
+                    column("q"),
+                    column("u"),
+                    column("gap"),
+                )  # fmt: skip
+            )
+
     def fault(self, scheduler: ContinuousScheduler, message: str) -> None:
         """Everything was rebuilt: what this step had noted about blocks and plans did not happen."""
         self._news = _News(
@@ -174,6 +218,7 @@ class Recorder:
         self.count(faults=1)
         self.control(Control("fault", message))
         self._told.clear()
+        self._told_k.clear()
         if self.listening:
             scheduler.pool.moves, scheduler.queue.changed = [], {}
 
@@ -190,6 +235,7 @@ class Recorder:
                 self.finished.append(output.finished)
                 self.count(**{output.finished.reason: 1})
                 self._told.pop(output.seq_id, None)
+                self._told_k.pop(output.seq_id, None)
         self.totals |= {"steps": scheduler.step, "evictions": scheduler.pool.evictions}
         self._reported = dict(self.totals)
         stepped = durations is not None
@@ -227,7 +273,7 @@ class Recorder:
             blocks=tuple(moves),
             copies=tuple(news.copies),
             spec=tuple(news.spec),
-            k=tuple(news.k),
+            k=self._changed_drafting(scheduler) if self.info.draft != "none" else (),
             pieces=pieces,
         )
 
@@ -242,6 +288,16 @@ class Recorder:
             elif seq.wait != self._told.get(seq_id):
                 self._told[seq_id] = seq.wait
                 result.append(Waiting(seq_id, seq.wait))
+        return tuple(result)
+
+    def _changed_drafting(self, scheduler: ContinuousScheduler) -> tuple[KChoice, ...]:
+        """K, its reason and the draft's rows of each running sequence where they differ from what was last reported."""
+        result = []
+        for seq in scheduler.sequences.values():
+            now = (seq.k, seq.k_why, seq.num_computed_draft)
+            if self._told_k.get(seq.seq_id) != now:
+                self._told_k[seq.seq_id] = now
+                result.append(KChoice(seq.seq_id, *now))
         return tuple(result)
 
     def snapshot(self, scheduler: ContinuousScheduler, paused: bool) -> EngineState:

@@ -1,0 +1,140 @@
+"""`mini-infer generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_infer.build import build_engine
+from mini_infer.commands.terminal import Waiting, note, write
+from mini_infer.config import EngineConfig
+from mini_infer.errors import UserError
+from mini_infer.observe.trace_file import FileSink
+from mini_infer.results import Collector, GenerationResult
+from mini_infer.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_infer.engine import InferenceEngine
+
+
+def read_prompt(argument: str, *, raw: bool) -> str:
+    """The prompt itself, or standard input where it is a lone dash.
+
+    The line end that closes the input of a chat message is no part of it; with `raw` everything is.
+    Raises UserError for what is not UTF-8, and for an empty prompt.
+    """
+    if argument == "-":
+        prompt = _stdin()
+        prompt = prompt if raw else prompt.removesuffix("\n").removesuffix("\r")
+    else:
+        prompt = argument
+        if any("\ud800" <= char <= "\udfff" for char in prompt):  # how Python keeps undecodable bytes of an argument
+            raise UserError("the prompt is not UTF-8: convert it, for instance with iconv -t UTF-8")
+    if not (prompt if raw else prompt.strip()):
+        raise UserError("the prompt is empty: give a text, or - to read it from standard input")
+    return prompt
+
+
+def _stdin() -> str:
+    if sys.stdin is None:
+        raise UserError("standard input is closed: give the prompt as an argument")
+    if sys.stdin.isatty():
+        note("mini-infer: reading the prompt from the keyboard; end it with Ctrl+D on a line of its own")
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"standard input is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}): "
+            "convert it, for instance with iconv -t UTF-8"
+        ) from None
+
+
+def run(
+    prompt: str, options: EngineConfig, params: SamplingParams, *, raw: bool, as_json: bool, record: Path | None
+) -> int:
+    """Streams the answer, or prints it as one JSON object, and returns the exit code."""
+    if options.model != "demo":
+        with Waiting("loading torch"):
+            import torch  # noqa: F401  (the one slow import)
+    engine = build_engine(options, progress=True)
+    if engine.tokenizer is None:
+        raise ValueError("an engine without a tokenizer has no text to print")
+    if raw:
+        prompt_tokens = engine.tokenizer.encode(prompt, allow_special=True)
+    else:
+        prompt_tokens = engine.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+    with _recording(engine, record):
+        result = _answer(engine, prompt_tokens, params, stream=not as_json)
+    write((json.dumps(_object(result)) if as_json else "") + "\n")  # all ASCII: one line to every reader of lines
+    if result.error is not None:
+        note(f"mini-infer: {result.error}")
+        return 1
+    return 130 if result.finish_reason == "abort" else 0
+
+
+def _answer(
+    engine: InferenceEngine, prompt_tokens: list[int], params: SamplingParams, *, stream: bool
+) -> GenerationResult:
+    """Steps the engine until the request ends. Ctrl+C aborts it; what there is by then is the result."""
+    request_id = engine.add_request(prompt_tokens, params)
+    collector = Collector(request_id, 1)
+    with Waiting("reading the prompt" if stream else "answering") as waiting:
+        try:
+            while not engine.is_finished(request_id):
+                for output in engine.step().outputs:
+                    collector.add(output)
+                    if stream and output.text:
+                        waiting.stop()
+                        write(output.text)
+        except KeyboardInterrupt:
+            engine.abort(request_id)
+            report = engine.flush()
+            for output in report.outputs if report is not None else ():
+                collector.add(output)
+                if stream:
+                    waiting.stop()
+                    write(output.text)
+    return collector.result()
+
+
+@contextmanager
+def _recording(engine: InferenceEngine, file: Path | None) -> Iterator[None]:
+    """While open, every step of the engine goes to `file`."""
+    if file is None:
+        yield
+        return
+    import torch
+
+    sink = FileSink(file, asdict(engine.options), {"torch": str(torch.__version__)})
+    engine.attach(sink)
+    try:
+        yield
+    finally:
+        engine.detach(sink)
+        sink.close()
+
+
+def _object(result: GenerationResult) -> dict[str, Any]:
+    """What --json prints."""
+    usage = result.usage
+    return {
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "finish_reason": result.finish_reason,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "preemptions": usage.preemptions,
+            "recomputed_tokens": usage.recomputed_tokens,
+        },
+        "timings": asdict(result.timings),
+        "speculation": None,
+    }

@@ -1,0 +1,148 @@
+"""`mini-infer info`: what the engine would run on, and how a model would use its memory."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass
+
+from mini_infer.commands.terminal import Waiting, write
+from mini_infer.config import EngineConfig
+from mini_infer.memory import device_memory, kv_block_count, pick_device, size_text
+from mini_infer.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What torch says of this machine; sizes in bytes."""
+
+    version: str
+    python: str
+    torch: str
+    cuda_available: bool
+    mps_available: bool
+    device: str
+    device_name: str
+    total_memory: int
+    free_memory: int | None
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a model would use the memory of a device; sizes in bytes."""
+
+    model: str
+    architecture: str
+    dtype: str
+    weights: int
+    max_model_len: int
+    block_size: int
+    kv_blocks: int
+    kv_bytes_per_block: int
+    kv_memory: int
+    kv_tokens: int
+    spare: int | None  # free now, less weights and KV cache
+
+
+def run(options: EngineConfig, *, as_json: bool) -> None:
+    """Prints the machine, and the plan of a model where one is named."""
+    with Waiting("loading torch"):
+        machine = _machine(options)
+    plan = None if options.model == "demo" else _plan(options.resolve(machine.device), machine.free_memory)
+    if as_json:
+        write(json.dumps(asdict(machine) | {"plan": None if plan is None else asdict(plan)}) + "\n")
+        return
+    _print(_machine_rows(machine))
+    if plan is None:
+        write("\nFor a memory plan give --model with a folder or a Hugging Face repository (owner/name).\n")
+    else:
+        write(f"\nMemory plan of {plan.model}\n")
+        _print(_plan_rows(plan))
+
+
+def _machine(options: EngineConfig) -> Machine:
+    import torch
+
+    device = pick_device(options.device)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    memory = device_memory(device)
+    return Machine(
+        version=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        cuda_available=torch.cuda.is_available(),
+        mps_available=torch.backends.mps.is_available(),
+        device=device,
+        device_name=torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        total_memory=memory.total,
+        free_memory=memory.free,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _plan(options: EngineConfig, free: int | None) -> Plan:
+    """The plan of a resolved config. The weights are counted on a model without memory: nothing is loaded."""
+    from mini_infer.cache.kv_store import KVStore
+    from mini_infer.models.checkpoint import stored_tensors
+    from mini_infer.models.config import ModelConfig
+    from mini_infer.models.hub import resolve
+    from mini_infer.models.loader import _prevailing_dtype, parse_dtype
+    from mini_infer.models.transformer import Transformer
+
+    folder = resolve(options.model, options.revision)
+    stored = stored_tensors(folder)
+    config = ModelConfig.from_folder(folder)
+    dtype = parse_dtype(options.dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
+    weights = sum(p.nbytes for p in Transformer(config, dtype, "meta").parameters())
+    context = min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
+    each = KVStore.bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
+    left = None if free is None else max(free - weights, 0)
+    blocks = kv_block_count(options, block_bytes=each, free_bytes=left, max_model_len=context)
+    return Plan(
+        model=options.model,
+        architecture=config.model_type,
+        dtype=str(dtype).removeprefix("torch."),
+        weights=weights,
+        max_model_len=context,
+        block_size=options.block_size,
+        kv_blocks=blocks,
+        kv_bytes_per_block=each,
+        kv_memory=blocks * each,
+        kv_tokens=blocks * options.block_size,
+        spare=None if free is None else free - weights - blocks * each,
+    )
+
+
+def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
+    free = "" if machine.free_memory is None else f", {size_text(machine.free_memory)} free"
+    return [
+        ("mini-infer", f"{machine.version} (Python {machine.python})"),
+        ("torch", machine.torch),
+        ("CUDA", "available" if machine.cuda_available else "not available"),
+        ("device", f"{machine.device} ({machine.device_name})"),
+        ("memory", f"{size_text(machine.total_memory)} in total{free}"),
+        ("threads", str(machine.threads)),
+    ]
+
+
+def _plan_rows(plan: Plan) -> list[tuple[str, str]]:
+    rows = [
+        ("weights", f"{size_text(plan.weights)} ({plan.architecture}, {plan.dtype})"),
+        (
+            "KV cache",
+            f"{size_text(plan.kv_memory)} ({plan.kv_blocks} blocks of {plan.block_size}: {plan.kv_tokens} tokens)",
+        ),
+        ("context", f"{plan.max_model_len} tokens"),
+    ]
+    if plan.spare is not None:
+        rows.append(
+            ("spare", size_text(plan.spare) if plan.spare >= 0 else f"none: {size_text(-plan.spare)} too little")
+        )
+    return rows
+
+
+def _print(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    write("".join(f"{name:<{width}}  {value}\n" for name, value in rows))

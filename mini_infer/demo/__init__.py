@@ -1,0 +1,1 @@
+"""The embedded model pair: its corpus, its trainer, its evaluation, and the trained checkpoints in `models/`."""

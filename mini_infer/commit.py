@@ -171,17 +171,21 @@ class Committer:
         except Exception as error:  # the detokeniser
             self.fail(seq, f"{type(error).__name__}: {error}")
             return
-        first = seq.num_tokens == seq.num_prompt
+        scores = None
+        if seq.score_prompt and seq.choice == 0 and seq.num_tokens == seq.num_prompt:
+            scores = tuple(answer.prompt_scores)
         seq.tokens.extend(kept.tokens)
+        answer.text += kept.text
+        # Told at once: a fault further on must not leave tokens counted that nobody got.
+        self.recorder.output(
+            Output(seq.seq_id, kept.tokens, kept.text, None, verdict.logprobs[: len(kept.tokens)], scores)
+        )
         if s is not None:
             self.scheduler.commit_slice(s, accepted=len(kept.tokens) - 1)
-        answer.text += kept.text
-        if s is not None and s.n_draft:
-            self._count_round(seq, s, verdict, kept)
-        scores = tuple(answer.prompt_scores) if first and seq.score_prompt and seq.choice == 0 else None
-        logprobs = verdict.logprobs[: len(kept.tokens)]
-        finished = self._finish(seq, kept.reason, stop=kept.stop) if kept.reason is not None else None
-        self.recorder.output(Output(seq.seq_id, kept.tokens, kept.text, finished, logprobs, scores))
+            if s.n_draft:
+                self._count_round(seq, s, verdict, kept)
+        if kept.reason is not None:
+            self.recorder.output(Output(seq.seq_id, finished=self._finish(seq, kept.reason, stop=kept.stop)))
 
     def _count_round(self, seq: Sequence, s: Slice, verdict: Verdict, kept: Cut) -> None:
         """What a round of speculation gave. Drafts after the end of the answer were never drafted, judged or kept."""

@@ -128,8 +128,10 @@ def _run(args: list[str], given: dict[str, bool]) -> int:
 def _usage(error: click.ClickException) -> str:
     """What was wrong with the options, and where to read about them."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    where = f" (see {context.command_path} --help)" if context is not None else ""
-    return error.format_message().rstrip(".") + where
+    hint = f"see {context.command_path} --help" if context is not None else ""
+    if isinstance(error, click.NoSuchOption):
+        hint += "; an argument that starts with a dash goes after --"
+    return error.format_message().rstrip(".") + (f" ({hint})" if hint else "")
 
 
 def _complain(error: Exception, line: str, code: int, *, debug: bool) -> int:

@@ -33,7 +33,7 @@ def parse_size(text: str) -> int:
 
 
 def _knob(default: Any, kind: Kind, help: str, **more: Any) -> Any:
-    """A field with what the command line and the checks need: kind, help, metavar, choices, least, cli."""
+    """A field with what the command line and the checks need: kind, help, metavar, choices, least, most, cli."""
     return field(default=default, metadata={"kind": kind, "help": help, **more})
 
 
@@ -89,7 +89,9 @@ class EngineConfig:
     max_chunk: int | None = _knob(
         None, "count", "Most prompt tokens of one sequence in one step.  [default: half of --max-batch-tokens]", least=1
     )
-    threads: int | None = _knob(None, "count", "CPU threads of the kernels.  [default: torch's choice]", least=1)
+    threads: int | None = _knob(
+        None, "count", "CPU threads of the kernels.  [default: torch's choice]", least=1, most=1024
+    )
     entropy_seed: int | None = _knob(
         None, "count", "Where unseeded requests draw their seeds from; None is the system.", least=0, cli=False
     )
@@ -153,6 +155,8 @@ def _check(knob: Field[Any], value: object) -> None:
             raise UserError(f"{option} is {value!r}: it must be a whole number")
         if value < about["least"]:
             raise UserError(f"{option} is {value}: it must be at least {about['least']}")
+        if value > about.get("most", value):
+            raise UserError(f"{option} is {value}: it must be at most {about['most']}")
 
 
 def engine_config(values: Mapping[str, Any]) -> EngineConfig:

@@ -81,20 +81,25 @@ def kv_block_count(options: EngineConfig, *, block_bytes: int, free_bytes: int |
     """How many blocks the KV cache gets: what the options say, else the default they document.
 
     `options` is resolved; `block_bytes` are those of one block over all layers, K and V; `free_bytes` is the memory
-    left once the weights are loaded (None: unknown, no limit by it). Raises UserError where --kv-memory is too small.
+    left once the weights are loaded (None: unknown, no limit by it). Raises UserError where that is too little, and
+    where --kv-memory is.
     """
-    if options.kv_blocks is not None:
-        return options.kv_blocks
-    if options.kv_memory is not None:
-        blocks = options.kv_memory // block_bytes
-        if blocks < 2:
-            raise UserError(f"--kv-memory {options.kv_memory} is too small: two blocks need {2 * block_bytes} bytes")
-        return blocks
     if options.max_running is None:
         raise ValueError("kv_block_count needs resolved options")
-    wanted = options.max_running * -(-max_model_len // options.block_size)
-    affordable = MOST_BLOCKS if free_bytes is None else free_bytes // 4 // block_bytes
-    return max(2, min(MOST_BLOCKS, wanted, affordable))
+    if options.kv_blocks is not None:
+        asked, blocks = f"--kv-blocks {options.kv_blocks}", options.kv_blocks
+    elif options.kv_memory is not None:
+        asked, blocks = f"--kv-memory {options.kv_memory}", options.kv_memory // block_bytes
+        if blocks < 2:
+            raise UserError(f"{asked} is too small: two blocks need {2 * block_bytes} bytes")
+    else:
+        wanted = options.max_running * -(-max_model_len // options.block_size)
+        affordable = MOST_BLOCKS if free_bytes is None else free_bytes // 4 // block_bytes
+        asked, blocks = "the KV cache", max(2, min(MOST_BLOCKS, wanted, affordable))
+    if free_bytes is not None and blocks * block_bytes > free_bytes:
+        needed, free = size_text(blocks * block_bytes), size_text(free_bytes)
+        raise UserError(f"{asked} needs {needed} of memory beside the weights, but {free} are free: ask for less")
+    return blocks
 
 
 def size_text(size: int) -> str:

@@ -56,6 +56,7 @@ def test_defaults_make_room_for_what_was_given(given: dict[str, int], expected: 
         ({"block_size": 0}, "--block-size is 0"),
         ({"block_size": None}, "--block-size is None"),
         ({"threads": -1}, "--threads is -1"),
+        ({"threads": 1025}, "--threads is 1025: it must be at most 1024"),
         ({"max_model_len": 1}, "--max-model-len is 1"),
         ({"max_running": True}, "--max-running is True: it must be a whole number"),
         ({"max_running": "4"}, "--max-running is '4': it must be a whole number"),

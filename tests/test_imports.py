@@ -18,7 +18,7 @@ WITHOUT_TORCH = [
     if path.stem != "kv_store"
 ]
 WITHOUT_TORCH += ["mini_infer.sampling.params", "mini_infer.sampling.rows", "mini_infer.config", "mini_infer.memory"]
-WITHOUT_TORCH += ["mini_infer.cli", "mini_infer.errors"]
+WITHOUT_TORCH += ["mini_infer.cli", "mini_infer.engine", "mini_infer.llm", "mini_infer.service"]
 
 
 def loaded(code: str) -> set[str]:
@@ -35,9 +35,8 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 def test_the_public_names_are_resolved_on_first_use() -> None:
-    assert "torch" in loaded(
-        "import mini_infer; mini_infer.LLM, mini_infer.InferenceEngine; from mini_infer import LLM"
-    )
+    names = "LLM, EngineConfig, InferenceEngine, SamplingParams, __version__"
+    assert loaded(f"from mini_infer import {names}") <= {"numpy"}  # the tokenizer library brings it
     with pytest.raises(subprocess.CalledProcessError):
         loaded("from mini_infer import Nonsense")
 

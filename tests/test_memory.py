@@ -21,9 +21,9 @@ GB = 10**9
         (EngineConfig(), None, 32768, 4096),
         (EngineConfig(), 4 * GB, 32768, 1000),  # a quarter of what is free
         (EngineConfig(max_running=4), 100 * GB, 100, 28),  # four contexts of seven blocks
-        (EngineConfig(), 0, 32768, 2),
-        (EngineConfig(kv_blocks=7), 0, 32768, 7),
-        (EngineConfig(kv_memory=5_999_999), 0, 32768, 5),
+        (EngineConfig(), 3_000_000, 32768, 2),  # never fewer
+        (EngineConfig(kv_blocks=7), 7_000_000, 32768, 7),
+        (EngineConfig(kv_memory=5_999_999), 5_000_000, 32768, 5),
     ],
 )
 def test_the_size_of_the_kv_cache(options: EngineConfig, free: int | None, context: int, blocks: int) -> None:
@@ -35,6 +35,23 @@ def test_a_kv_memory_without_room_for_two_blocks_is_refused() -> None:
     options = EngineConfig(kv_memory=100).resolve("cpu")
     with pytest.raises(UserError, match="--kv-memory 100 is too small: two blocks need 128 bytes"):
         kv_block_count(options, block_bytes=64, free_bytes=None, max_model_len=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        (EngineConfig(kv_blocks=7), "--kv-blocks 7 needs 7.00 MB"),
+        (EngineConfig(kv_memory="8MB"), "--kv-memory 8000000 needs 8.00 MB"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_cache_beyond_the_free_memory_is_refused(options: EngineConfig, asked: str) -> None:
+    with pytest.raises(UserError, match=f"{asked} of memory beside the weights, but 6.00 MB are free"):
+        kv_block_count(options.resolve("cpu"), block_bytes=10**6, free_bytes=6 * 10**6, max_model_len=64)
+
+
+def test_a_machine_without_room_for_two_blocks_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"the KV cache needs 2.00 MB .* but 0 B are free"):
+        kv_block_count(EngineConfig().resolve("cpu"), block_bytes=10**6, free_bytes=0, max_model_len=64)
 
 
 def test_a_container_limit_is_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,4 +76,5 @@ def test_the_device_is_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_sizes_for_people() -> None:
-    assert [size_text(n) for n in (3_810_000_000, 953_000_000, 12_345, 17)] == ["3.81 GB", "953 MB", "12 kB", "17 B"]
+    sizes = (3_810_000_000, 25_276_510_208, 953_000_000, 12_345, 17)
+    assert [size_text(n) for n in sizes] == ["3.81 GB", "25.3 GB", "953 MB", "12.3 kB", "17 B"]

@@ -21,6 +21,9 @@ from mini_infer.sampling.params import SamplingParams
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
 
+LONGEST_INPUT = 1 << 26
+"""Bytes of standard input that are read; the input may be endless."""
+
 
 def read_prompt(argument: str, *, raw: bool) -> str:
     """The prompt itself, or standard input where it is a lone dash.
@@ -45,7 +48,9 @@ def _stdin() -> str:
         raise UserError("standard input is closed: give the prompt as an argument")
     if sys.stdin.isatty():
         note("mini-infer: reading the prompt from the keyboard; end it with Ctrl+D on a line of its own")
-    data = sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(LONGEST_INPUT + 1)
+    if len(data) > LONGEST_INPUT:
+        raise UserError(f"standard input is longer than {LONGEST_INPUT} bytes: no context holds that, shorten it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -98,7 +98,7 @@ def _plan(options: EngineConfig, free: int | None) -> Plan:
     weights = sum(p.nbytes for p in Transformer(config, dtype, "meta").parameters())
     context = min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
     each = KVStore.bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
-    left = None if free is None else max(free - weights, 0)
+    left = None if free is None or free < weights else free - weights  # too big a model: show by how much
     blocks = kv_block_count(options, block_bytes=each, free_bytes=left, max_model_len=context)
     return Plan(
         model=options.model,

@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mini_infer.sampling.penalties import edit_logits_, widest_float
+from mini_infer.sampling.filters import cut, mask_min_p_, needs_order
+from mini_infer.sampling.params import Shaping
+from mini_infer.sampling.penalties import edit_logits_
 from mini_infer.sampling.rows import RowContext
+from mini_infer.sampling.tensors import column, take_rows, widest_float
 
 Fault = Literal["non-finite", "masked"]
 """Why a row has no distribution: its largest logit is NaN or infinite, or bans and biases left no token."""
-
-_WIDTHS = (64, 1024, 16384)
-"""How many of the largest logits the filters look at, in turn, before the whole vocabulary is sorted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,8 +117,8 @@ class Distributions:
             if len(rows) == len(group.keys):
                 yield group
             elif rows:
-                ids = None if group.ids is None else _take(group.ids, rows)
-                yield Group([group.keys[g] for g in rows], _take(group.probs, rows), ids)
+                ids = None if group.ids is None else take_rows(group.ids, rows)
+                yield Group([group.keys[g] for g in rows], take_rows(group.probs, rows), ids)
 
 
 def invert(probs: Tensor, numbers: Sequence[float]) -> Tensor:
@@ -167,7 +167,7 @@ def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distribution
                 certain[key] = best_ids[g]
             else:
                 sampled.append(g)
-        groups += _shape(_take(work, sampled), [edited[g] for g in sampled], contexts)
+        groups += _shape(take_rows(work, sampled), [edited[g] for g in sampled], contexts)
     if plain:
         groups += _shape(_copy(logits, [contexts[key].row for key in plain]), plain, contexts)
     return Distributions(groups, certain, faults, like)
@@ -185,7 +185,7 @@ def _copy(logits: Tensor, rows: Sequence[int]) -> Tensor:
     work_type = torch.promote_types(logits.dtype, torch.float32)
     if list(rows) == list(range(logits.shape[0])):
         return logits.to(work_type, copy=True, memory_format=torch.contiguous_format)
-    return _take(logits, rows).to(work_type)
+    return take_rows(logits, rows).to(work_type)
 
 
 def _peaks(logits: Tensor, with_ids: bool) -> tuple[list[float], list[int]]:
@@ -211,147 +211,27 @@ def logit_gaps(
     return (high - low).tolist()  # type: ignore[no-any-return]
 
 
-def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row of [G, V] and their ids, largest first, ties by lowest id: [G, count] each."""
-    count = min(count, logits.shape[1])
-    for width in _widths(logits.shape[1], count):
-        values, ids = _ordered(logits, width)
-        if width == logits.shape[1] or bool((values[:, count - 1] > values[:, -1]).all()):
-            break
-    return values[:, :count], ids[:, :count]
-
-
-def _widths(vocab_size: int, least: int = 1) -> list[int]:
-    return [width for width in _WIDTHS if least < width < vocab_size] + [vocab_size]
-
-
-def _ordered(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The `width` largest of each row, largest first, equal ones by id.
-
-    Which of several equal to the smallest are among them is left to `topk`: a cut there is not to be trusted.
-    """
-    if width == values.shape[1]:
-        return torch.sort(values, dim=-1, descending=True, stable=True)
-    ids = values.topk(width, dim=-1).indices.sort(dim=-1).values
-    found, order = torch.sort(values.gather(1, ids), dim=-1, descending=True, stable=True)
-    return found, ids.gather(1, order)
-
-
-def _take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """`tensor[rows]` along the first dimension, without a copy where that is all of it in order."""
-    if list(rows) == list(range(tensor.shape[0])):
-        return tensor
-    return tensor[torch.tensor(rows, dtype=torch.long).to(tensor.device)]
-
-
 def _shape(logits: Tensor, keys: Sequence[int], contexts: Sequence[RowContext]) -> list[Group]:
     """Temperature and filters. `logits` [G, V] may be overwritten; row g belongs to `contexts[keys[g]]`."""
-    vocab_size = logits.shape[1]
-    filtered = [g for g, key in enumerate(keys) if _is_cut(contexts[key], vocab_size)]
-    rest = [g for g, key in enumerate(keys) if not _is_cut(contexts[key], vocab_size)]
+    shapings = [contexts[key].shaping for key in keys]
+    filtered = [g for g, shaping in enumerate(shapings) if needs_order(shaping, logits.shape[1])]
+    rest = [g for g, shaping in enumerate(shapings) if not needs_order(shaping, logits.shape[1])]
     groups = []
     if rest:
-        chosen = [keys[g] for g in rest]
-        scaled = _scale_(_take(logits, rest), [contexts[key] for key in chosen])
-        _mask_min_p_(scaled, [contexts[key] for key in chosen])
-        groups.append(Group(chosen, scaled.softmax(-1)))
+        chosen = [shapings[g] for g in rest]
+        scaled = _scale_(take_rows(logits, rest), chosen)
+        mask_min_p_(scaled, chosen)
+        groups.append(Group([keys[g] for g in rest], scaled.softmax(-1)))
     if filtered:
-        chosen = [keys[g] for g in filtered]
-        groups += _filter(_take(logits, filtered), chosen, [contexts[key] for key in chosen])
+        chosen = [shapings[g] for g in filtered]
+        for part in cut(_scale_(take_rows(logits, filtered), chosen), chosen):
+            groups.append(Group([keys[filtered[g]] for g in part.rows], part.probs, part.ids))
     return groups
 
 
-def _is_cut(context: RowContext, vocab_size: int) -> bool:
-    """Top-k or top-p has something to do: the row needs its largest logits in order."""
-    return 0 < context.shaping.top_k < vocab_size or context.shaping.top_p < 1.0
-
-
-def _column(values: Iterable[float], like: Tensor) -> Tensor:
-    return torch.tensor(list(values), dtype=like.dtype, device=like.device)[:, None]
-
-
-def _scale_(logits: Tensor, contexts: Sequence[RowContext]) -> Tensor:
+def _scale_(logits: Tensor, shapings: Sequence[Shaping]) -> Tensor:
     """(l - max) / temperature, in place: the subtraction first, so that no temperature can overflow."""
     logits.sub_(logits.amax(-1, keepdim=True))
-    if any(context.shaping.temperature != 1.0 for context in contexts):
-        logits.div_(_column((context.shaping.temperature for context in contexts), logits))
+    if any(shaping.temperature != 1.0 for shaping in shapings):
+        logits.div_(column((shaping.temperature for shaping in shapings), logits))
     return logits
-
-
-def _mask_min_p_(scaled: Tensor, contexts: Sequence[RowContext]) -> None:
-    """Drops what is less likely than min_p times the best, whose scaled logit is 0."""
-    if any(context.shaping.min_p > 0.0 for context in contexts):
-        floor = _column((_log(context.shaping.min_p) for context in contexts), scaled)
-        scaled.masked_fill_(scaled < floor, -torch.inf)
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0.0 else -math.inf
-
-
-def _filter(logits: Tensor, keys: Sequence[int], contexts: Sequence[RowContext]) -> list[Group]:
-    """Top-k, top-p and min-p of [G, V], looking at as few of the largest logits as decide each row."""
-    scaled = _scale_(logits, contexts)
-    vocab_size = scaled.shape[1]
-    limits = _Limits.of(contexts, scaled)
-    pending = list(range(len(keys)))
-    groups = []
-    for width in _widths(vocab_size):
-        values, ids = _ordered(_take(scaled, pending), width)
-        count, decided = limits.take(pending).apply(values, vocab_size)
-        verdicts = decided.tolist()
-        done = [g for g, is_decided in enumerate(verdicts) if is_decided]
-        if done:
-            values, ids, count = _take(values, done), _take(ids, done), _take(count, done)
-            dropped = torch.arange(width, device=values.device) >= count[:, None]
-            probs = values.masked_fill(dropped, -torch.inf).softmax(-1)
-            ids, order = ids.sort(dim=-1)
-            every = width == vocab_size
-            groups.append(Group([keys[pending[g]] for g in done], probs.gather(1, order), None if every else ids))
-        pending = [row for row, is_decided in zip(pending, verdicts, strict=True) if not is_decided]
-        if not pending:
-            break
-    return groups
-
-
-class _Limits(NamedTuple):
-    """What the filters of each row keep: [G] each."""
-
-    top_k: Tensor  # the vocabulary's size where off
-    top_p: Tensor
-    floor: Tensor  # log(min_p)
-    mass: Tensor  # sum of exp(scaled logit) over the vocabulary
-
-    @classmethod
-    def of(cls, contexts: Sequence[RowContext], scaled: Tensor) -> _Limits:
-        wide = widest_float(scaled.device)
-        shapings = [context.shaping for context in contexts]
-        vocab_size = scaled.shape[1]
-        top_k = torch.tensor([min(s.top_k or vocab_size, vocab_size) for s in shapings], device=scaled.device)
-        top_p = torch.tensor([s.top_p for s in shapings], dtype=wide, device=scaled.device)
-        floor = _column((_log(s.min_p) for s in shapings), scaled)[:, 0]
-        mass = torch.ones_like(top_p)
-        whole = [g for g, s in enumerate(shapings) if not 0 < s.top_k < vocab_size]
-        if whole:  # the best token's exp is 1, so its probability is 1 / mass; a plain sum may depend on the batch
-            mass[torch.tensor(whole).to(mass.device)] = 1.0 / _take(scaled, whole).softmax(-1).amax(-1).to(wide)
-        return cls(top_k, top_p, floor, mass)
-
-    def take(self, rows: Sequence[int]) -> _Limits:
-        return _Limits(*(_take(part, rows) for part in self))
-
-    def apply(self, values: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """How many of `values` [G, W], scaled logits in falling order, stay, and whether W were enough to tell."""
-        width = values.shape[1]
-        within_k = torch.arange(width, device=values.device) < self.top_k[:, None]
-        sums = (values.exp() * within_k).cumsum(-1, dtype=self.mass.dtype)
-        has_k = self.top_k < vocab_size
-        total = torch.where(has_k, sums[:, -1], self.mass)
-        before = sums.roll(1, dims=-1)
-        before[:, 0] = 0.0
-        within_p = (before < (self.top_p * total)[:, None]) | (self.top_p >= 1.0)[:, None]
-        # every condition holds for a leading stretch, and the best token always stays
-        count = (within_k & within_p & (values >= self.floor[:, None])).sum(-1).clamp(min=1)
-        if width == vocab_size:
-            return count, torch.ones_like(has_k)
-        last = values.gather(1, count[:, None] - 1)[:, 0]
-        return count, (last > values[:, -1]) & (~has_k | (self.top_k <= width))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mini_infer.observe.events import TokenLogprob
-from mini_infer.sampling.distribution import largest
+from mini_infer.sampling.filters import largest
 
 IMPOSSIBLE = -9999.0
 """The log-probability of a token the model rules out: infinities have no JSON, and APIs know this number."""

@@ -12,11 +12,7 @@ import torch
 from torch import Tensor
 
 from mini_infer.sampling.rows import RowContext
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """float64 where the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+from mini_infer.sampling.tensors import widest_float
 
 
 def edit_logits_(logits: Tensor, contexts: Sequence[RowContext]) -> None:

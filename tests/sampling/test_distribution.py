@@ -9,8 +9,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mini_infer.sampling import distribution
-from mini_infer.sampling.distribution import invert, largest, shape_logits
+from mini_infer.sampling import filters
+from mini_infer.sampling.distribution import invert, shape_logits
+from mini_infer.sampling.filters import largest
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.rows import RowContext
 from tests.sampling import naive
@@ -195,13 +196,30 @@ def test_no_sort_of_the_whole_vocabulary_where_the_best_few_will_do(monkeypatch)
     widths = []
     real_sort = torch.sort
     monkeypatch.setattr(
-        distribution.torch, "sort", lambda x, **options: (widths.append(x.shape[-1]), real_sort(x, **options))[1]
+        filters.torch, "sort", lambda x, **options: (widths.append(x.shape[-1]), real_sort(x, **options))[1]
     )
     logits = torch.randn(16, 50_000, generator=torch.Generator().manual_seed(0)) * 3
     params = [SamplingParams(top_k=20), SamplingParams(top_k=40, top_p=0.8), SamplingParams(temperature=0.7, top_p=0.9)]
     dense(logits, [context(params[row % 3], row) for row in range(16)])
     assert widths
     assert max(widths) <= 1024
+
+
+def test_a_masked_vocabulary_needs_no_wide_sort_either(monkeypatch):
+    real_sort = torch.sort
+
+    def narrow_sort(x, **options):
+        assert x.shape[-1] <= 64
+        return real_sort(x, **options)
+
+    monkeypatch.setattr(filters.torch, "sort", narrow_sort)
+    logits = torch.full((2, 30_000), -torch.inf)
+    logits[:, 20_000:20_010] = torch.arange(10.0)
+    for params in (SamplingParams(top_k=20), SamplingParams(top_k=9_000, top_p=0.95), SamplingParams(top_p=0.999999)):
+        found = dense(logits, [context(params), context(params, 1)])
+        expected = torch.tensor(naive.distribution(list(map(float, range(10))), params), dtype=torch.float32)
+        torch.testing.assert_close(found[1, 20_000:20_010], expected)
+        assert found.count_nonzero() == 2 * expected.count_nonzero()
 
 
 def test_a_cut_that_a_tie_leaves_open_is_looked_at_more_widely():

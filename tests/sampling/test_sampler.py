@@ -20,7 +20,7 @@ from tests.sampling import naive
 VOCAB = 32
 TOKENS = [3, 3, 8, 30, 1, 4, 4, 4, 9, 1]  # four of the prompt, six of the output
 LOGITS = torch.randn(VOCAB, generator=torch.Generator().manual_seed(11), dtype=torch.float64) * 1.5
-DRAWS = 8_000
+DRAWS = 6_000
 
 
 def sample_row(params, row=0, *, seed=0, choice=0, position=None, tokens=TOKENS, num_prompt=4, stop_ids=(4, 9)):
@@ -189,6 +189,21 @@ def test_logits_wider_than_the_vocabulary_are_cut():
     assert verdict.tokens == (1,)
     assert len(verdict.logprobs[0].top) == 3
     assert Sampler(vocab_size=7).resolve(logits, [row])[0].tokens == (3,)
+
+
+def test_a_cut_head_samples_as_one_of_that_width():
+    logits = torch.randn(4, 40, generator=torch.Generator().manual_seed(6))
+    params = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.5, logit_bias={2: 3.0}, min_tokens=99)
+    for order in ([0, 1, 2, 3], [2, 0, 0]):
+        rows = [sample_row(params, row, seed=row) for row in order]
+        assert Sampler(32).resolve(logits, rows) == Sampler().resolve(logits[:, :32].contiguous(), rows)
+
+
+def test_an_impossible_token_has_a_finite_logprob():
+    logits = torch.tensor([[1.0, -torch.inf, 0.0]])
+    row = sample_row(SamplingParams(temperature=0, logprobs=3), tokens=[0], num_prompt=1)
+    (found,) = Sampler().resolve(logits, [row])[0].logprobs
+    assert found.top[-1] == (1, -9999.0)
 
 
 def test_nothing_to_do_is_done():

@@ -89,7 +89,7 @@ def joint(params, length):
     return probs
 
 
-def p_value_of_three(seed_base, count=6_000):
+def p_value_of_three(seed_base, count=4_000):
     """20,000 take too long here; the end-to-end test of the engine draws them."""
     params = [SHAPED] * count
     answers = generate(params, [seed_base * 10**6 + i for i in range(count)], [i % 3 + 1 for i in range(count)], 3)

@@ -32,7 +32,7 @@ class Answer:
     stop_ids: frozenset[int]  # ids that end it: the checkpoint's own, unless ignored, and the request's
     stream: TextStream | None = None  # None without a tokenizer: ids only
     text: str = ""
-    prompt_scores: list[TokenLogprob | None] = field(default_factory=list)
+    prompt_scores: list[TokenLogprob | None] = field(default_factory=lambda: [None])  # nothing precedes the first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,8 @@ class Committer:
     def _keep_scores(self, seq: Sequence, s: Slice, scores: Seq[TokenLogprob] | None) -> None:
         """Row p scored prompt token p + 1; after a preemption some are scored again, and known already."""
         if scores is not None:
-            known = self.answers[seq.seq_id].prompt_scores or [None]  # nothing comes before the first token
+            known = self.answers[seq.seq_id].prompt_scores
             known += scores[len(known) - s.start - 1 :]
-            self.answers[seq.seq_id].prompt_scores = known
             seq.num_scored = len(known) - 1
 
     def _commit_slice(self, seq: Sequence, s: Slice, verdicts: Mapping[str, Verdict]) -> None:

@@ -109,8 +109,10 @@ class LLM:
         >>> "".join(chunk.text for chunk in llm.stream("Hello", SamplingParams(temperature=0, max_tokens=8))) != ""
         True
         """
-        request_id = self._submit(self._ids(prompt) if raw else self.encode_chat(prompt), params)  # type: ignore[arg-type]
-        return self._chunks(request_id)
+        ids = self._ids(prompt) if raw else self.encode_chat(prompt)  # type: ignore[arg-type]
+        chunks = self._chunks(self._submit(ids, params))
+        next(chunks)  # begun: from here on closing or dropping it ends the request
+        return chunks
 
     def _ids(self, prompt: Any) -> list[int]:
         return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -123,14 +125,19 @@ class LLM:
 
     def _step(self) -> None:
         """One step; its outputs go to whoever asked for them, also if that is another iterator."""
-        for request_id, outputs in by_request(self.engine.step()).items():
+        report = self.engine.step()
+        if not report.outputs and not self.engine.has_work:
+            raise RuntimeError("the engine is idle, but not all answers came: somebody else took its reports")
+        for request_id, outputs in by_request(report).items():
             if request_id in self._open:
                 collector, chunks = self._open[request_id]
                 chunks.extend(collector.add(output) for output in outputs)
 
     def _chunks(self, request_id: str) -> Iterator[Chunk]:
+        """The chunks of one request, after one that says nothing."""
         chunks = self._open[request_id][1]
         try:
+            yield Chunk(0, "", ())
             while True:
                 while not chunks:
                     self._step()

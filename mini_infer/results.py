@@ -87,7 +87,7 @@ class _Open:
 
 
 class Collector:
-    """Gathers the outputs of one request. `add` gives the chunk of each, complete with the result at the end."""
+    """Gathers the outputs of one request. `add` gives the chunk of each, complete with the result at the end, once."""
 
     def __init__(self, request_id: str, n: int) -> None:
         self.request_id = request_id
@@ -96,6 +96,7 @@ class Collector:
         self._first: float | None = None
         self._last: float | None = None
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        self._complete = False
 
     def add(self, output: Output) -> Chunk:
         index = _index(output.seq_id)
@@ -106,7 +107,8 @@ class Collector:
         choice.text.append(output.text)
         choice.token_ids += output.token_ids
         choice.logprobs += output.logprobs
-        self._prompt_logprobs = output.prompt_logprobs or self._prompt_logprobs
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = output.prompt_logprobs
         finished = output.finished
         if finished is not None:
             choice.usage = finished.usage
@@ -119,18 +121,20 @@ class Collector:
                 finished.error,
                 tuple(choice.logprobs),
             )
-            if finished.reason in ("abort", "error") and self._first is None:
+            if self._first is None:
                 self.failed(finished)  # ended before its fork: this one sequence stood for all choices
         reason = finished.reason if finished else None
-        result = self.result() if all(c.closed for c in self._choices) else None
+        result = None
+        if not self._complete and all(c.closed for c in self._choices):
+            self._complete, result = True, self.result()
         return Chunk(index, output.text, output.token_ids, reason, output.logprobs, result)
 
     def failed(self, end: Finished) -> GenerationResult:
         """Close every choice that is open with this end."""
         for index, choice in enumerate(self._choices):
             if choice.closed is None:
-                text, ids = "".join(choice.text), tuple(choice.token_ids)
-                choice.closed = Choice(index, text, ids, end.reason, error=end.error)
+                text, ids, logprobs = "".join(choice.text), tuple(choice.token_ids), tuple(choice.logprobs)
+                choice.closed = Choice(index, text, ids, end.reason, error=end.error, logprobs=logprobs)
         return self.result()
 
     def result(self) -> GenerationResult:

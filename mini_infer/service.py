@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -41,8 +41,11 @@ class _Request:
 
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Chunk]
-    request_id: str = ""
-    collector: Collector | None = None
+    collector: Collector  # its clock starts at the submission
+
+    @property
+    def request_id(self) -> str:
+        return self.collector.request_id
 
 
 @dataclass(slots=True)
@@ -102,12 +105,13 @@ class EngineService:
             self._control.draining = True
             self._control.interval = 0.0
             self._resume()
-        if drain_s > 0:
+        joins = self._thread is not threading.current_thread() and self._thread.ident is not None
+        if drain_s > 0 and joins:
             self._thread.join(drain_s)
         with self._wake:
             self._control.stopped = True
             self._wake.notify()
-        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+        if joins:
             self._thread.join(10.0)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -121,15 +125,15 @@ class EngineService:
         cache_salt: str = "",
     ) -> ResponseStream:
         """Queue a request. Raises UserError where the engine refuses it, ServiceStopped when it is too late."""
-        request = _Request(asyncio.get_running_loop(), asyncio.Queue())
         tokens, params = list(prompt_tokens), params or SamplingParams()
+        collector = Collector("", params.n)
+        request = _Request(asyncio.get_running_loop(), asyncio.Queue(), collector)
 
         def add() -> str:
-            engine = self.engine
-            request.request_id = engine.add_request(tokens, params, priority=priority, cache_salt=cache_salt)
-            request.collector = Collector(request.request_id, params.n)
-            self._live[request.request_id] = request
-            return request.request_id
+            request_id = self.engine.add_request(tokens, params, priority=priority, cache_salt=cache_salt)
+            collector.request_id = request_id
+            self._live[request_id] = request
+            return request_id
 
         future = self._call(add)
         try:
@@ -281,7 +285,7 @@ class EngineService:
             else:
                 self._deliver(engine.flush())
 
-    def _next(self, engine: InferenceEngine, due: float) -> tuple[list[Callable[[], object]], bool]:
+    def _next(self, engine: InferenceEngine, due: float) -> tuple[Iterable[Callable[[], object]], bool]:
         """Sleep until there is something to do; gives the commands to carry out, and whether to step after them."""
         control = self._control
         with self._wake:
@@ -291,15 +295,14 @@ class EngineService:
                     self._resume()
                 if control.commands or control.stopped or control.draining:
                     break
-                stepping = engine.has_work and (not control.paused or control.steps > 0)
+                stepping = control.steps > 0 if control.paused else engine.has_work
                 if stepping and now >= due:
                     break
                 waits = [due - now] if stepping else []
                 if control.paused and control.until is not None:
                     waits.append(control.until - now)
                 self._wake.wait(min(waits) if waits else None)
-            commands = list(control.commands)
-            control.commands.clear()
+            commands, control.commands = control.commands, deque()
             step = time.monotonic() >= due and (not control.paused or control.steps > 0)
             if step and control.paused:
                 control.steps -= 1
@@ -312,7 +315,7 @@ class EngineService:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Chunk]]] = {}
         for request_id, outputs in by_request(report).items():
             request = self._live.get(request_id)
-            if request is None or request.collector is None:
+            if request is None:
                 continue
             for output in outputs:
                 chunk = request.collector.add(output)
@@ -320,9 +323,7 @@ class EngineService:
                 if chunk.result is not None:
                     del self._live[request_id]
         for loop, chunks in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_put_all, chunks)
-            except RuntimeError:  # the loop is closed: nobody is left to read
+            if not _put(loop, chunks):  # nobody is left to read
                 for request, _ in chunks:
                     self.abort(request.request_id)
 
@@ -330,27 +331,25 @@ class EngineService:
         """Nobody will answer any more: every live request ends with an error."""
         for request_id, request in self._live.items():
             end = Finished(request_id, "error", Usage(0, 0), message)
-            chunk = Chunk(0, "", (), "error", result=request.collector.failed(end) if request.collector else None)
-            request.loop.call_soon_threadsafe(_put_all, [(request, chunk)])
+            _put(request.loop, [(request, Chunk(0, "", (), "error", result=request.collector.failed(end)))])
         self._live.clear()
 
     def _refuse_all(self) -> None:
         """The thread ends: whoever still waits for a command is told so."""
         with self._wake:
             self._control.draining = self._control.stopped = True
-            commands = list(self._control.commands)
-            self._control.commands.clear()
+            commands, self._control.commands = self._control.commands, deque()
         for command in commands:
             try:
                 command()
-            except Exception as error:
+            except BaseException as error:  # what loading raised may be of any kind
                 log.debug("a command came too late: %s", error)
 
 
 class ResponseStream:
     """The chunks of one request, to be read with `async for` in the loop that submitted it.
 
-    Leaving the loop early, or closing, aborts the request. The last chunk carries the result.
+    Leaving the loop early, closing or dropping it aborts the request. The last chunk carries the result.
     """
 
     def __init__(self, service: EngineService, request: _Request) -> None:
@@ -388,10 +387,22 @@ class ResponseStream:
             self._done = True
             self._service.abort(self.request_id)
 
+    def __del__(self) -> None:
+        self.close()
 
-def _put_all(chunks: list[tuple[_Request, Chunk]]) -> None:
-    for request, chunk in chunks:
-        request.queue.put_nowait(chunk)
+
+def _put(loop: asyncio.AbstractEventLoop, chunks: list[tuple[_Request, Chunk]]) -> bool:
+    """Hand the chunks over in their loop; False where that is closed."""
+
+    def put_all() -> None:
+        for request, chunk in chunks:
+            request.queue.put_nowait(chunk)
+
+    try:
+        loop.call_soon_threadsafe(put_all)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _inference_mode() -> AbstractContextManager[object]:

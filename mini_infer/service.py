@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from mini_infer.errors import UserError
 from mini_infer.observe.events import Finished, StepReport, Usage
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineState
+from mini_infer.response_stream import Request, ResponseStream, put
 from mini_infer.results import Chunk, Collector, by_request
 from mini_infer.sampling.params import SamplingParams
 
@@ -33,19 +34,6 @@ T = TypeVar("T")
 
 class ServiceStopped(RuntimeError):
     """The service is stopping or has stopped, and takes no more requests."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A submitted request: where its chunks go. `queue` belongs to `loop`."""
-
-    loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Chunk]
-    collector: Collector  # its clock starts at the submission
-
-    @property
-    def request_id(self) -> str:
-        return self.collector.request_id
 
 
 @dataclass(slots=True)
@@ -71,7 +59,7 @@ class EngineService:
         self._build = build
         self._control = _Control()
         self._wake = threading.Condition()
-        self._live: dict[str, _Request] = {}  # only the thread touches it
+        self._live: dict[str, Request] = {}  # only the thread touches it
         self._ready: Future[InferenceEngine] = Future()
         self._thread = threading.Thread(target=self._run, name="mini-infer-engine", daemon=True)
 
@@ -127,7 +115,7 @@ class EngineService:
         """Queue a request. Raises UserError where the engine refuses it, ServiceStopped when it is too late."""
         tokens, params = list(prompt_tokens), params or SamplingParams()
         collector = Collector("", params.n)
-        request = _Request(asyncio.get_running_loop(), asyncio.Queue(), collector)
+        request = Request(asyncio.get_running_loop(), asyncio.Queue(), collector)
 
         def add() -> str:
             request_id = self.engine.add_request(tokens, params, priority=priority, cache_salt=cache_salt)
@@ -141,7 +129,7 @@ class EngineService:
         except asyncio.CancelledError:  # the caller is gone: whatever was or will be queued is not wanted
             future.add_done_callback(self._abort_result)
             raise
-        return ResponseStream(self, request)
+        return ResponseStream(request, self.abort)
 
     def _abort_result(self, submitted: Future[str]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
@@ -312,7 +300,7 @@ class EngineService:
         """Hand each output to its request: one call into each event loop, however many requests it has."""
         if report is None:
             return
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Chunk]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Chunk]]] = {}
         for request_id, outputs in by_request(report).items():
             request = self._live.get(request_id)
             if request is None:
@@ -323,7 +311,7 @@ class EngineService:
                 if chunk.result is not None:
                     del self._live[request_id]
         for loop, chunks in by_loop.items():
-            if not _put(loop, chunks):  # nobody is left to read
+            if not put(loop, chunks):  # nobody is left to read
                 for request, _ in chunks:
                     self.abort(request.request_id)
 
@@ -331,7 +319,7 @@ class EngineService:
         """Nobody will answer any more: every live request ends with an error."""
         for request_id, request in self._live.items():
             end = Finished(request_id, "error", Usage(0, 0), message)
-            _put(request.loop, [(request, Chunk(0, "", (), "error", result=request.collector.failed(end)))])
+            put(request.loop, [(request, Chunk(0, "", (), "error", result=request.collector.failed(end)))])
         self._live.clear()
 
     def _refuse_all(self) -> None:
@@ -344,65 +332,6 @@ class EngineService:
                 command()
             except BaseException as error:  # what loading raised may be of any kind
                 log.debug("a command came too late: %s", error)
-
-
-class ResponseStream:
-    """The chunks of one request, to be read with `async for` in the loop that submitted it.
-
-    Leaving the loop early, closing or dropping it aborts the request. The last chunk carries the result.
-    """
-
-    def __init__(self, service: EngineService, request: _Request) -> None:
-        self._service = service
-        self._request = request
-        self._done = False
-
-    @property
-    def request_id(self) -> str:
-        return self._request.request_id
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self._chunks()
-
-    async def _chunks(self) -> AsyncIterator[Chunk]:
-        try:
-            while not self._done:
-                chunk = await self._request.queue.get()
-                self._done = chunk.result is not None
-                yield chunk
-        finally:
-            self.close()
-
-    def drain(self) -> list[Chunk]:
-        """The chunks that have arrived and were not read, without waiting: for a reader that lags."""
-        chunks = []
-        while not self._request.queue.empty():
-            chunks.append(self._request.queue.get_nowait())
-            self._done = chunks[-1].result is not None
-        return chunks
-
-    def close(self) -> None:
-        """Abort the request unless it has ended."""
-        if not self._done:
-            self._done = True
-            self._service.abort(self.request_id)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _put(loop: asyncio.AbstractEventLoop, chunks: list[tuple[_Request, Chunk]]) -> bool:
-    """Hand the chunks over in their loop; False where that is closed."""
-
-    def put_all() -> None:
-        for request, chunk in chunks:
-            request.queue.put_nowait(chunk)
-
-    try:
-        loop.call_soon_threadsafe(put_all)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _inference_mode() -> AbstractContextManager[object]:

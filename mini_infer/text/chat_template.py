@@ -74,7 +74,7 @@ class ChatTemplate:
 
     def _reads_only_parts(self) -> bool:
         """Whether content given as a text would be dropped in silence, while a list of parts is read."""
-        probe = "probe of the content"
+        probe = "\ue000"  # one character, so that no slice cuts it; the printed form of a list would spell it out
         message = {"role": "user", "content": probe}
         self._only_parts = False
         try:

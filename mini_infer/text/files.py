@@ -59,7 +59,7 @@ def read_folder(folder: str | Path) -> TokenizerFiles:
         extra=tuple(content for token in lists if (content := _content(token)) is not None),
         added=_added_tokens(added, folder / "tokenizer_config.json") if added else (),
         add_bos=config.get("add_bos_token") is True,
-        templates=_templates(folder, config),
+        templates={name: source for name, source in _templates(folder, config).items() if source.strip()},
     )
 
 

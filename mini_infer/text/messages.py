@@ -7,6 +7,8 @@ from typing import Any
 
 from mini_infer.errors import UserError
 
+MAX_DEPTH = 64
+"""Levels of lists and objects inside one another in a request."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -56,14 +58,16 @@ def _text_of(content: Any, where: str) -> str:
     return "".join(texts)
 
 
-def plain_json(value: Any, where: str) -> Any:
+def plain_json(value: Any, where: str, depth: int = 0) -> Any:
     """A copy of `value` made of plain JSON types alone, so that a template meets no object with methods of its own."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
         return str(value)
+    if depth > MAX_DEPTH:
+        raise UserError(f"{where} is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
-        return {str(key): plain_json(item, where) for key, item in value.items()}
+        return {str(key): plain_json(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_json(item, where) for item in value]
+        return [plain_json(item, where, depth + 1) for item in value]
     raise UserError(f"{where} holds a value of type {type(value).__name__}; only JSON values can be sent to a template")

@@ -85,6 +85,16 @@ def test_a_control_token_split_over_fields_is_not_joined(tmp_path: Path) -> None
         assert shown == f"<|im_start|>{name}{content}_end|><|im_end|>"
 
 
+def test_keys_that_stand_inside_a_control_token_are_still_found(tmp_path: Path) -> None:
+    value = make.byte_level()
+    value["added_tokens"] += [make.added_token(384 + n, f"<|{key}|>") for n, key in enumerate(["name", "content"])]
+    source = "<|im_start|>{{ messages[0].name }}{{ messages[0].content }}{{ extra.name }}<|im_end|>"
+    tokenizer = make.load(make.write(tmp_path, value, source))
+    ids = tokenizer.encode_chat([{"role": "user", "name": "<|im_", "content": "end|>"}], extra={"name": "x"})
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "<|im_start|><|im_end|>x<|im_end|>"
+    assert control(tokenizer, ids) == [382, 383]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -90,9 +91,11 @@ class EngineService:
         A pause ends. Blocks until the thread has ended (or a running step does not return within 10 s more).
         """
         with self._wake:
-            self._control.draining = True
-            self._control.interval = 0.0
-            self._resume()
+            if not self._control.draining:
+                self._control.draining, self._control.interval = True, 0.0
+                self._resume()
+            if self._thread.ident is None and not self._ready.done():  # never started
+                self._ready.set_exception(self._why_stopped())
         joins = self._thread is not threading.current_thread() and self._thread.ident is not None
         if drain_s > 0 and joins:
             self._thread.join(drain_s)
@@ -158,7 +161,8 @@ class EngineService:
 
     def resume(self) -> None:
         with self._wake:
-            self._resume()
+            if not self._control.draining:
+                self._resume()
 
     def _resume(self) -> None:
         self._control.paused, self._control.until, self._control.steps = False, None, 0
@@ -172,10 +176,13 @@ class EngineService:
             self._wake.notify()
 
     def set_speed(self, steps_per_s: float | None) -> None:
-        """Take at most so many steps a second; None is full speed."""
+        """Take at most so many steps a second; None is full speed. Raises ValueError for what is not above 0."""
+        if steps_per_s is not None and not steps_per_s > 0:
+            raise ValueError(f"a speed is a number of steps per second above 0, not {steps_per_s}")
         with self._wake:
-            self._control.interval = 0.0 if steps_per_s is None else 1.0 / steps_per_s
-            self._wake.notify()
+            if not self._control.draining:
+                self._control.interval = 0.0 if steps_per_s is None else 1.0 / steps_per_s
+                self._wake.notify()
 
     @property
     def is_paused(self) -> bool:
@@ -204,8 +211,9 @@ class EngineService:
 
     def _tell(self, command: Callable[[], object]) -> None:
         with self._wake:
-            self._control.commands.append(command)
-            self._wake.notify()
+            if not self._control.stopped:
+                self._control.commands.append(command)
+                self._wake.notify()
 
     def _call(self, function: Callable[[], T]) -> Future[T]:
         """Carry a function out on the thread; the future has its result or what it raised."""
@@ -254,9 +262,9 @@ class EngineService:
             self._refuse_all()
 
     def _serve(self, engine: InferenceEngine) -> None:
-        control, due = self._control, 0.0
+        control, began = self._control, -math.inf
         while True:
-            commands, step = self._next(engine, due)
+            commands, step = self._next(engine, began)
             for command in commands:
                 try:
                     command()
@@ -268,17 +276,20 @@ class EngineService:
                 self._deliver(engine.flush())
                 return
             if step and engine.has_work:
-                due = time.monotonic() + control.interval
+                began = time.monotonic()
                 self._deliver(engine.step())
             else:
                 self._deliver(engine.flush())
 
-    def _next(self, engine: InferenceEngine, due: float) -> tuple[Iterable[Callable[[], object]], bool]:
-        """Sleep until there is something to do; gives the commands to carry out, and whether to step after them."""
+    def _next(self, engine: InferenceEngine, began: float) -> tuple[Iterable[Callable[[], object]], bool]:
+        """Sleep until there is something to do; gives the commands to carry out, and whether to step after them.
+
+        `began` is when the last step did.
+        """
         control = self._control
         with self._wake:
             while True:
-                now = time.monotonic()
+                now, due = time.monotonic(), began + control.interval
                 if control.paused and control.until is not None and now >= control.until:
                     self._resume()
                 if control.commands or control.stopped or control.draining:
@@ -291,7 +302,7 @@ class EngineService:
                     waits.append(control.until - now)
                 self._wake.wait(min(waits) if waits else None)
             commands, control.commands = control.commands, deque()
-            step = time.monotonic() >= due and (not control.paused or control.steps > 0)
+            step = now >= due and (not control.paused or control.steps > 0)
             if step and control.paused:
                 control.steps -= 1
             return commands, step

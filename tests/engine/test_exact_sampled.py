@@ -106,9 +106,7 @@ def test_a_fork_in_the_step_of_its_copy_under_forced_preemption():
     for at in range(2, 8):
         for victim in range(3):
             engine = tiny_engine()
-            preempt_when(
-                engine, lambda seq, e=engine, at=at, v=victim: (e.scheduler.step + 1, seq.choice) == (at, v)
-            )
+            preempt_when(engine, lambda seq, e=engine, at=at, v=victim: (e.scheduler.step + 1, seq.choice) == (at, v))
             result = run_one(engine, ids, params)
             assert choices(result) == want, (at, victim)
             assert result.usage.preemptions == 1
@@ -130,9 +128,7 @@ def test_M06_unseeded_answers_differ_one_after_the_other_at_once_and_over_two_st
 
 def test_the_entropy_seed_makes_unseeded_requests_repeatable_by_order_of_arrival():
     ids, params = prompt(12), SamplingParams(temperature=1, max_tokens=12)
-    first, second = (
-        [r.token_ids for r in run_all(tiny_engine(entropy_seed=5), [(ids, params)] * 4)] for _ in range(2)
-    )
+    first, second = ([r.token_ids for r in run_all(tiny_engine(entropy_seed=5), [(ids, params)] * 4)] for _ in range(2))
     assert first == second
     assert len(set(first)) == 4
     other = [r.token_ids for r in run_all(tiny_engine(entropy_seed=6), [(ids, params)] * 4)]

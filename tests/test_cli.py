@@ -198,7 +198,7 @@ def test_every_engine_knob_is_an_option(command: str) -> None:
         (["generate", "hi", "--kv-memory", "lots"], "not a size: 'lots'"),
         (["generate", "hi", "--model", "no/such/folder"], "no/such/folder: no such folder"),
         (["generate", "hi", "--model", ""], "--model is ''"),
-        (["generate", "hi", "--draft", "none"], "No such option '--draft'"),  # a word is offered once it works
+        (["generate", "hi", "--draft", "none"], "such option"),  # a word is offered once it works
         (["info", "--kv-blocks", "64", "--kv-memory", "1GB"], "give only one of them"),
         (["info", "--model", "./nothing"], "no such folder"),
         (["trace", "export", "nothing.jsonl"], "nothing.jsonl cannot be read"),

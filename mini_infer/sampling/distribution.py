@@ -25,6 +25,8 @@ from mini_infer.sampling.tensors import column, take_rows, widest_float
 Fault = Literal["non-finite", "masked"]
 """Why a row has no distribution: its largest logit is NaN or infinite, or bans and biases left no token."""
 
+_STRETCH = 512  # columns that `invert` sums at once
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Categorical:
@@ -124,13 +126,28 @@ class Distributions:
 def invert(probs: Tensor, numbers: Sequence[float]) -> Tensor:
     """For each row of `probs` [G, C], the first column at which the cumulative sum exceeds number * total: [G].
 
-    Never a column of probability 0, however the sums were rounded.
+    Never a column of probability 0, however the sums were rounded. Wide rows are summed by stretches, and column by
+    column only in the stretch that the number falls into.
     """
-    sums = probs.cumsum(-1, dtype=widest_float(probs.device))
-    total = sums[:, -1:].contiguous()
-    target = torch.tensor(numbers, dtype=sums.dtype, device=sums.device)[:, None] * total
-    last = torch.searchsorted(sums, total)  # the last column that adds anything
-    return torch.minimum(torch.searchsorted(sums, target, right=True), last)[:, 0]
+    wide = widest_float(probs.device)
+    whole = probs.shape[1] // _STRETCH * _STRETCH
+    parts = [
+        probs[:, :whole].reshape(len(probs), whole // _STRETCH, _STRETCH).sum(-1),
+        probs[:, whole:].sum(-1, keepdim=True),
+    ]
+    sums = torch.cat(parts, dim=1).cumsum(-1, dtype=wide)
+    target = torch.tensor(numbers, dtype=wide, device=probs.device)[:, None] * sums[:, -1:]
+    stretch = _first_above(sums, target)
+    rest = target - torch.where(stretch > 0, sums.gather(1, (stretch - 1).clamp(min=0)), 0.0)
+    columns = stretch * _STRETCH + torch.arange(_STRETCH, device=probs.device)
+    inner = probs.gather(1, columns.clamp(max=probs.shape[1] - 1)) * (columns < probs.shape[1])
+    return columns.gather(1, _first_above(inner.cumsum(-1, dtype=wide), rest.clamp(min=0.0)))[:, 0]
+
+
+def _first_above(sums: Tensor, target: Tensor) -> Tensor:
+    """The first column of running sums [G, C] above `target` [G, 1], at most the last that adds anything: [G, 1]."""
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(sums, target, right=True), last)
 
 
 def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distributions:
@@ -221,10 +238,10 @@ def _shape(logits: Tensor, keys: Sequence[int], contexts: Sequence[RowContext]) 
         chosen = [shapings[g] for g in rest]
         scaled = _scale_(take_rows(logits, rest), chosen)
         mask_min_p_(scaled, chosen)
-        groups.append(Group([keys[g] for g in rest], scaled.softmax(-1)))
+        groups.append(Group([keys[g] for g in rest], _softmax_(scaled)))
     if filtered:
         chosen = [shapings[g] for g in filtered]
-        for part in cut(_scale_(take_rows(logits, filtered), chosen), chosen):
+        for part in cut(_softmax_(_scale_(take_rows(logits, filtered), chosen)), chosen):
             groups.append(Group([keys[filtered[g]] for g in part.rows], part.probs, part.ids))
     return groups
 
@@ -235,3 +252,8 @@ def _scale_(logits: Tensor, shapings: Sequence[Shaping]) -> Tensor:
     if any(shaping.temperature != 1.0 for shaping in shapings):
         logits.div_(column((shaping.temperature for shaping in shapings), logits))
     return logits
+
+
+def _softmax_(scaled: Tensor) -> Tensor:
+    """In place: on a CPU the page faults of a fresh result would cost more than the softmax."""
+    return torch.softmax(scaled, -1, out=scaled)

@@ -1,4 +1,4 @@
-"""Top-k, top-p and min-p, looking at as few of the largest logits as decide a row.
+"""Top-k, top-p and min-p, looking at as few of the likeliest tokens as decide a row.
 
 A sort of a whole vocabulary of 150,000 costs a hundred times what finding its 64 largest does. So the filters look at
 the 64 largest, then at 1,024 and 16,384 where those leave a row undecided, and sort everything only for what is left.
@@ -35,25 +35,24 @@ def needs_order(shaping: Shaping, vocab_size: int) -> bool:
 def mask_min_p_(scaled: Tensor, shapings: Sequence[Shaping]) -> None:
     """Drops what is less likely than min_p times the best; the best of each row of `scaled` [G, V] is 0."""
     if any(shaping.min_p > 0.0 for shaping in shapings):
-        scaled.masked_fill_(scaled < column((_log(shaping.min_p) for shaping in shapings), scaled), -torch.inf)
+        floors = column((math.log(s.min_p) if s.min_p > 0.0 else -math.inf for s in shapings), scaled)
+        scaled.masked_fill_(scaled < floors, -torch.inf)
 
 
-def cut(scaled: Tensor, shapings: Sequence[Shaping]) -> Iterator[Cut]:
-    """The distributions that top-k, top-p and min-p leave of `scaled` [G, V]: (logit - max) / temperature."""
-    vocab_size = scaled.shape[1]
-    limits = _Limits.of(shapings, scaled)
+def cut(probs: Tensor, shapings: Sequence[Shaping]) -> Iterator[Cut]:
+    """What top-k, then top-p among what that left, then min-p leave of the distributions `probs` [G, V]."""
+    vocab_size = probs.shape[1]
+    limits = _Limits.of(shapings, probs)
     pending = list(range(len(shapings)))
     for width in _widths(vocab_size):
-        values, ids = _ordered(take_rows(scaled, pending), width)
-        count, decided = limits.take(pending).apply(values, vocab_size)
+        values, ids = _ordered(take_rows(probs, pending), width)
+        kept, decided = limits.take(pending).apply(values, vocab_size)
         verdicts = decided.tolist()
         done = [g for g, is_decided in enumerate(verdicts) if is_decided]
         if done:
-            values, ids, count = take_rows(values, done), take_rows(ids, done), take_rows(count, done)
-            dropped = torch.arange(width, device=values.device) >= count[:, None]
-            probs = values.masked_fill(dropped, -torch.inf).softmax(-1)
-            ids, order = ids.sort(dim=-1)
-            yield Cut([pending[g] for g in done], probs.gather(1, order), None if width == vocab_size else ids)
+            ids, order = take_rows(ids, done).sort(dim=-1)
+            every = width == vocab_size
+            yield Cut([pending[g] for g in done], take_rows(kept, done).gather(1, order), None if every else ids)
         pending = [row for row, is_decided in zip(pending, verdicts, strict=True) if not is_decided]
         if not pending:
             return
@@ -85,48 +84,40 @@ def _ordered(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return found, ids.gather(1, order)
 
 
-def _log(value: float) -> float:
-    return math.log(value) if value > 0.0 else -math.inf
-
-
 class _Limits(NamedTuple):
-    """What the filters of each row keep: [G] each."""
+    """What the filters of each row keep: [G, 1] each."""
 
     top_k: Tensor  # the vocabulary's size where off
     top_p: Tensor
-    floor: Tensor  # log(min_p)
-    mass: Tensor  # sum of exp(scaled logit) over the vocabulary; read only where top-k is off
+    min_p: Tensor
 
     @classmethod
-    def of(cls, shapings: Sequence[Shaping], scaled: Tensor) -> _Limits:
-        wide = widest_float(scaled.device)
-        vocab_size = scaled.shape[1]
-        top_k = torch.tensor([min(s.top_k or vocab_size, vocab_size) for s in shapings], device=scaled.device)
-        top_p = torch.tensor([s.top_p for s in shapings], dtype=wide, device=scaled.device)
-        floor = column((_log(s.min_p) for s in shapings), scaled)[:, 0]
-        mass = torch.ones_like(top_p)
-        whole = [g for g, s in enumerate(shapings) if not 0 < s.top_k < vocab_size]
-        if whole:  # the best token's exp is 1, so its probability is 1 / mass; a plain sum may depend on the batch
-            mass[torch.tensor(whole).to(mass.device)] = 1.0 / take_rows(scaled, whole).softmax(-1).amax(-1).to(wide)
-        return cls(top_k, top_p, floor, mass)
+    def of(cls, shapings: Sequence[Shaping], probs: Tensor) -> _Limits:
+        vocab_size = probs.shape[1]
+        wide = probs.new_empty(0, dtype=widest_float(probs.device))
+        top_k = column((min(s.top_k or vocab_size, vocab_size) for s in shapings), wide.long())
+        return cls(top_k, column((s.top_p for s in shapings), wide), column((s.min_p for s in shapings), probs))
 
     def take(self, rows: Sequence[int]) -> _Limits:
         return _Limits(*(take_rows(part, rows) for part in self))
 
     def apply(self, values: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """How many of `values` [G, W], scaled logits in falling order, stay, and whether W were enough to tell."""
+        """The W largest probabilities [G, W], in falling order, after the filters, and whether W were enough: [G].
+
+        Sums are running sums: unlike plain ones they come out the same whatever rows are beside a row.
+        """
         width = values.shape[1]
-        within_k = torch.arange(width, device=values.device) < self.top_k[:, None]
-        sums = (values.exp() * within_k).cumsum(-1, dtype=self.mass.dtype)
+        rank = torch.arange(width, device=values.device)
         has_k = self.top_k < vocab_size
-        total = torch.where(has_k, sums[:, -1], self.mass)
+        sums = (values * (rank < self.top_k)).cumsum(-1, dtype=self.top_p.dtype)
+        total = torch.where(has_k, sums[:, -1:], 1.0)
         before = sums.roll(1, dims=-1)
         before[:, 0] = 0.0
-        within_p = (before < (self.top_p * total)[:, None]) | (self.top_p >= 1.0)[:, None]
-        possible = (values >= self.floor[:, None]) & ~values.isneginf()
+        within_p = (before < self.top_p * total) | (self.top_p >= 1.0)
+        within = (rank < self.top_k) & within_p & (values >= self.min_p * values[:, :1]) & (values > 0)
         # every condition holds for a leading stretch, and the best token always stays
-        count = (within_k & within_p & possible).sum(-1).clamp(min=1)
-        smallest = values[:, -1]
-        knows_mass = ~has_k | (self.top_k <= width) | smallest.isneginf()
-        last = values.gather(1, count[:, None] - 1)[:, 0]
-        return count, (last > smallest) & knows_mass if width < vocab_size else torch.ones_like(has_k)
+        count = within.sum(-1, keepdim=True).clamp(min=1)
+        kept = (values / sums.gather(1, count - 1)).to(values.dtype) * (rank < count)
+        last, smallest = values.gather(1, count - 1), values[:, -1:]
+        decided = (last > smallest) & (~has_k | (self.top_k <= width) | (smallest == 0))
+        return kept, decided[:, 0] if width < vocab_size else torch.ones_like(decided[:, 0])

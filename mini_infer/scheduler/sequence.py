@@ -7,6 +7,7 @@ keys move only at a commit (and `num_computed` back to 0 at a preemption). There
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,7 +23,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """`tokens` is prompt and output; the first `num_computed` of them have KV rows in `table`."""
 
@@ -53,11 +54,13 @@ class Sequence:
     lost: int = 0  # rows lost at the last preemption, until it resumes
     recomputed: int = 0
     k: int = 0  # drafts planned in the last step that planned it
-    k_why: KReason | None = None  # why none
+    k_why: KReason | None = None  # why none; a sequence that reads its prompt has no reason
+    may_draft: bool = True  # False once drafting it gave no distribution (NaN)
     last_drafted: int = 0  # its number of tokens when it last had drafts (at first: its prompt)
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    undrafted: Counter[KReason] = field(default_factory=Counter)  # decode steps without drafts, by reason
     judged_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)

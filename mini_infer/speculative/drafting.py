@@ -30,19 +30,22 @@ class DraftPlanner:
     _claimed: set[int] = field(default_factory=set)  # shared blocks whose draft rows somebody writes in this step
 
     def choose(self, seq: Sequence, budget: int) -> int:
-        """K for a sequence whose own next row has its block. `budget`: tokens of the step not promised to anybody."""
-        k, why = self.wants(seq)
-        for most, reason in (
+        """K for a sequence whose own next row has its block. `budget`: tokens of the step not promised to anybody.
+
+        States in `seq.k_why` why none where that is 0.
+        """
+        k, why = self.wants(seq) if seq.may_draft else (0, "FAILED")
+        limits: tuple[tuple[int, KReason], ...] = (
             (seq.max_tokens - (seq.num_tokens - seq.num_prompt) - 1, "TAIL"),  # the context's end is in `max_tokens`
             (budget, "BUDGET"),
             (self._free_rows(seq), "BLOCKS"),
-        ):
-            if k > most:
-                k = max(0, most)
-                why = reason if k == 0 else None  # type: ignore[assignment]
+        )
+        for most, reason in limits:
+            if k > max(most, 0):
+                k, why = max(most, 0), reason
         if k and self.left is not None and not self._catch_up(seq):
             k, why = 0, "LAG"
-        seq.k, seq.k_why = k, why
+        seq.k_why = None if k else why
         if k:
             seq.last_drafted = seq.num_tokens
         return k
@@ -57,11 +60,11 @@ class DraftPlanner:
 
         Its first forward takes all rows it lacks, up to a block; a longer lag is worked off in slices first.
         """
+        assert self.left is not None
         size = self.pool.block_size
         start = draft_start(seq, self.pool)
         lag = seq.num_tokens - start
         drafts = lag <= size
-        assert self.left is not None
         n = lag if drafts else min(seq.num_computed - start, self.left)
         blocks = seq.table.blocks[start // size : -(-(start + n) // size)]
         shared = {b for b in blocks if self.pool.ref[b] > 1}
@@ -82,17 +85,40 @@ def draft_start(seq: Sequence, pool: BlockPool) -> int:
     return max(seq.num_computed_draft, index * size)
 
 
+def settle(
+    plan: StepPlan, drafted: Mapping[str, tuple[int, ...]] | None, sequences: Mapping[str, Sequence]
+) -> StepPlan:
+    """The plan with the number of drafts that there really are; None: the proposer failed as a whole.
+
+    A sequence that got none though some were planned has no distribution to draft from (NaN): it is not asked again.
+    """
+    for s in plan.slices:
+        got = len(drafted.get(s.seq_id, ())) if drafted is not None else 0
+        if got < s.n_draft:
+            seq = sequences[s.seq_id]
+            seq.k = got
+            if not got:
+                seq.k_why, seq.may_draft = "FAILED", drafted is None
+    return plan.with_drafts(drafted or {})
+
+
 def commit_drafts(
-    plan: StepPlan, drafted: Mapping[str, tuple[int, ...]], sequences: Mapping[str, Sequence], pool: BlockPool
+    plan: StepPlan, drafted: Mapping[str, tuple[int, ...]] | None, sequences: Mapping[str, Sequence], pool: BlockPool
 ) -> None:
     """The draft model's rows of this step are computed. Called after the target's: the draft never runs ahead of it.
 
-    Of k drafted tokens the first k - 1 have rows; those of rejected ones are past `num_computed` and forgotten.
+    Of k drafted tokens the first k - 1 have rows; those of rejected ones are past `num_computed` and forgotten. Where
+    the draft model did not run (`drafted` is None), it did not make the plan's copies either.
     """
     size = pool.block_size
+    if drafted is None:
+        for seq_id, index, _ in plan.replaced:
+            if (seq := sequences.get(seq_id)) is not None:
+                seq.num_computed_draft = min(seq.num_computed_draft, index * size)
+        return
     for s in plan.draft_slices:
         seq = sequences.get(s.seq_id)
-        if seq is None or not seq.is_running:
+        if seq is None or not seq.is_running or not seq.may_draft:  # ended, or its rows are not to be trusted
             continue
         end = s.start + s.n_new + max(0, len(drafted.get(s.seq_id, ())) - 1)
         seq.num_computed_draft = min(end, seq.num_computed)

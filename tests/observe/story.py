@@ -68,7 +68,7 @@ STORY = (
         blocks=(
             BlockMove("alloc", 3, "a", 2), BlockMove("free", 3, "a", 2), BlockMove("hash", 1, "a", 1, "k1", "k0"),
         ),
-        spec=(Round("a", (22, 99), 1, 23, False, (0.9, 0.1), (0.8, 0.4), (0.5, 0.7)),),
+        spec=(Round("a", (22, 99), 2, 1, 23, False, (0.9, 0.1), (0.8, 0.4), (0.5, 0.7)),),
     ),
     # c comes with two choices; b loses its place to a.
     StepReport(

@@ -123,7 +123,7 @@ def test_four_digits_are_significant_ones(value, rounded):
 
 
 def test_an_infinite_gap_becomes_a_number_json_can_hold():
-    report = StepReport(1, 1, 0.0, spec=(Round("a", (1,), 0, 2, False, gap=(four_digits(math.inf),)),))
+    report = StepReport(1, 1, 0.0, spec=(Round("a", (1,), 1, 0, 2, False, gap=(four_digits(math.inf),)),))
     assert decode_report(encode(report)) == report
     assert four_digits(-math.inf) == -1e9
 
@@ -146,7 +146,7 @@ def busy_report(rng: random.Random, ids: int) -> StepReport:
         pool=PoolCount(1024, 2048, 1024),
         num_waiting=1000,
         sched=tuple(Scheduled(s, 1000 + i, 1, 8, 1001 + i) for i, s in enumerate(seqs)),
-        spec=tuple(Round(s, tokens(8), 8, rng.randrange(ids), True, chances(), chances(), chances()) for s in seqs),
+        spec=tuple(Round(s, tokens(8), 8, 8, rng.randrange(ids), True, chances(), chances(), chances()) for s in seqs),
         k=tuple(KChoice(s, 8) for s in seqs),
     )  # fmt: skip
 

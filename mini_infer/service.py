@@ -22,11 +22,13 @@ from typing import TypeVar
 from mini_infer.engine import InferenceEngine
 from mini_infer.errors import UserError
 from mini_infer.observe.events import Finished, StepReport, Usage
+from mini_infer.observe.metrics import step_start
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineState
 from mini_infer.response_stream import Request, ResponseStream, put
-from mini_infer.results import Chunk, Collector, by_request
+from mini_infer.results import Chunk, Collector, by_request, request_of
 from mini_infer.sampling.params import SamplingParams
+from mini_infer.waiting_room import check_room
 
 log = logging.getLogger("mini_infer")
 
@@ -54,10 +56,12 @@ class EngineService:
     """Runs an engine that `build` makes on the thread itself (loading included).
 
     All methods may be called from any thread; `submit` and `stream` belong to the event loop they are called in.
+    `max_waiting`: most sequences that may wait; None is no limit.
     """
 
-    def __init__(self, build: Callable[[], InferenceEngine]) -> None:
+    def __init__(self, build: Callable[[], InferenceEngine], max_waiting: int | None = None) -> None:
         self._build = build
+        self._max_waiting = max_waiting
         self._control = _Control()
         self._wake = threading.Condition()
         self._live: dict[str, Request] = {}  # only the thread touches it
@@ -75,6 +79,11 @@ class EngineService:
     def is_ready(self) -> bool:
         """Loaded, and not failed while loading."""
         return self._ready.done() and self._ready.exception() is None
+
+    @property
+    def is_alive(self) -> bool:
+        """The thread lives: it loads, serves or drains."""
+        return self._thread.is_alive()
 
     @property
     def engine(self) -> InferenceEngine:
@@ -115,28 +124,52 @@ class EngineService:
         priority: int = 0,
         cache_salt: str = "",
     ) -> ResponseStream:
-        """Queue a request. Raises UserError where the engine refuses it, ServiceStopped when it is too late."""
-        tokens, params = list(prompt_tokens), params or SamplingParams()
-        collector = Collector("", params.n)
-        request = Request(asyncio.get_running_loop(), asyncio.Queue(), collector)
+        """Queue a request.
 
-        def add() -> str:
-            request_id = self.engine.add_request(tokens, params, priority=priority, cache_salt=cache_salt)
-            collector.request_id = request_id
-            self._live[request_id] = request
-            return request_id
+        Raises UserError where the engine refuses it, QueueFull where too many wait, ServiceStopped when it is too late.
+        """
+        return await self.submit_all([prompt_tokens], params, priority=priority, cache_salt=cache_salt)
+
+    async def submit_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> ResponseStream:
+        """Queue a request for each prompt, all or none; one stream has the chunks of all. Raises as `submit`."""
+        params = params or SamplingParams()
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Chunk | None]()
+        tokens = [list(p) for p in prompts]
+        requests = [Request(loop, queue, Collector("", params.n, i)) for i in range(len(tokens))]
+
+        def add() -> None:
+            engine = self.engine
+            check_room(engine.scheduler, len(tokens) * params.n, self._max_waiting)
+            for index, request in enumerate(requests):
+                try:
+                    request_id = engine.add_request(tokens[index], params, priority=priority, cache_salt=cache_salt)
+                except UserError:
+                    for added in requests[:index]:
+                        engine.abort(added.request_id)
+                        del self._live[added.request_id]
+                    raise
+                request.collector.request_id = request_id
+                self._live[request_id] = request
 
         future = self._call(add)
         try:
             await asyncio.wrap_future(future)
         except asyncio.CancelledError:  # the caller is gone: whatever was or will be queued is not wanted
-            future.add_done_callback(self._abort_result)
+            future.add_done_callback(lambda done: self._abort_result(done, requests))
             raise
-        return ResponseStream(request, self.abort)
+        return ResponseStream(requests, self.abort)
 
-    def _abort_result(self, submitted: Future[str]) -> None:
+    def _abort_result(self, submitted: Future[None], requests: Sequence[Request]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
-            self.abort(submitted.result())
+            for request in requests:
+                self.abort(request.request_id)
 
     def abort(self, request_id: str) -> None:
         """End a request between two steps; its blocks are free then. Unknown and ended ones are ignored."""
@@ -311,6 +344,10 @@ class EngineService:
         """Hand each output to its request: one call into each event loop, however many requests it has."""
         if report is None:
             return
+        for admitted in report.admitted:  # told while a sink listens
+            request = self._live.get(request_of(admitted.seq_id))
+            if request is not None and admitted.first:
+                request.collector.admitted(step_start(report))
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Chunk]]] = {}
         for request_id, outputs in by_request(report).items():
             request = self._live.get(request_id)
@@ -330,7 +367,10 @@ class EngineService:
         """Nobody will answer any more: every live request ends with an error."""
         for request_id, request in self._live.items():
             end = Finished(request_id, "error", Usage(0, 0), message)
-            put(request.loop, [(request, Chunk(0, "", (), "error", result=request.collector.failed(end)))])
+            failed = Chunk(
+                0, "", (), "error", (), request.collector.failed(end), request.collector.prompt, error=message
+            )
+            put(request.loop, [(request, failed)])
         self._live.clear()
 
     def _refuse_all(self) -> None:

@@ -75,8 +75,9 @@ class ContinuousScheduler:
     def remove(self, seq: Sequence, *, poisoned: bool = False) -> list[int]:
         """End a sequence and free its blocks. Returns the blocks to zero where its rows are `poisoned`.
 
-        Poisoned rows (NaN, Inf) may still be read by a masked product, so the blocks it computed lose their keys, and
-        every unpublished block that nobody holds any more is to be zeroed before its next use.
+        Poisoned rows (NaN, Inf) may still be read by a masked product, so its blocks lose their keys (those of a prefix
+        hit too: nobody knows where the poison began), and every unpublished block that nobody holds any more is to be
+        zeroed before its next use.
         """
         if seq.status is Status.RUNNING:
             self.running.remove(seq)
@@ -84,7 +85,7 @@ class ContinuousScheduler:
             self.queue.remove(seq)
         blocks = list(seq.table.blocks)
         if poisoned:
-            for block in blocks[seq.own_from :]:
+            for block in blocks:
                 self.prefix.unpublish(block)
         seq.table.trim(0)
         seq.status = Status.FINISHED
@@ -270,7 +271,6 @@ class ContinuousScheduler:
         for block in hits:
             seq.table.share(block)
         seq.table.grow(seq.table.missing(seq.num_tokens))
-        seq.own_from = len(hits)
         seq.status = Status.RUNNING
         insort(self.running, seq, key=lambda s: s.order)
         draft.admitted.append(Admission(seq.seq_id, cached, seq.num_cached is None, miss))

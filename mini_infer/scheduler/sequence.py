@@ -47,7 +47,6 @@ class Sequence:
     num_scored: int = 0  # prompt tokens whose log-probability is known (the first needs none)
     num_cached: int | None = None  # tokens hit at the first admission, None before it
     miss: Miss | None = None
-    own_from: int = 0  # first table index that this sequence computed itself since its admission
     wait: Wait | None = None
     bypassed: int = 0  # times a later sequence was admitted while this one led the queue
     preemptions: int = 0

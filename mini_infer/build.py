@@ -27,6 +27,7 @@ def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceE
     from mini_infer.memory import device_memory, kv_block_count, pick_device
     from mini_infer.models.hub import resolve
     from mini_infer.models.loader import load_model_from_safetensors
+    from mini_infer.speculative.build import build_proposer, find_draft
     from mini_infer.text.tokenizer import Tokenizer
 
     device = pick_device(options.device)
@@ -34,13 +35,20 @@ def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceE
         torch.set_num_threads(options.threads)
     folder = resolve(options.model, options.revision, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)  # before the weights: it fails sooner
+    draft_folder = find_draft(options, folder, tokenizer, progress=progress)
     model, config = load_model_from_safetensors(folder, device, options.dtype, progress=progress)
+    draft = load_model_from_safetensors(draft_folder, device, model.dtype, progress=progress) if draft_folder else None
+    configs = [config] if draft is None else [config, draft[1]]
     blocks = kv_block_count(
         options.resolve(device),
-        block_bytes=KVStore.bytes_per_block(
-            config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, model.dtype
+        block_bytes=sum(
+            KVStore.bytes_per_block(c.num_layers, options.block_size, c.num_kv_heads, c.head_dim, model.dtype)
+            for c in configs
         ),
         free_bytes=device_memory(device).free,
         max_model_len=min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings),
     )
-    return InferenceEngine(model, config, blocks, device=device, options=options, tokenizer=tokenizer)
+    proposer = build_proposer(options, config.vocab_size, draft, num_blocks=blocks, device=device)
+    return InferenceEngine(
+        model, config, blocks, device=device, options=options, tokenizer=tokenizer, proposer=proposer
+    )

@@ -33,7 +33,7 @@ def parse_size(text: str) -> int:
 
 
 def _knob(default: Any, kind: Kind, help: str, **more: Any) -> Any:
-    """A field with what the command line and the checks need: kind, help, metavar, choices, least, most, cli."""
+    """A field with what the command line and the checks need: kind, help, metavar, choices, least, most, auto, cli."""
     return field(default=default, metadata={"kind": kind, "help": help, **more})
 
 
@@ -52,6 +52,21 @@ class EngineConfig:
     )
     revision: str | None = _knob(
         None, "text", "Branch, tag or commit of a Hugging Face repository.  [default: main]", metavar="REV"
+    )
+    draft: str = _knob(
+        "none",
+        "text",
+        "Who drafts tokens for the model to verify: a smaller checkpoint with the same tokenizer, ngram (what followed "
+        "the last few tokens before), or none.",
+        metavar="PATH|REPO|ngram|none",
+    )
+    draft_tokens: int | Literal["auto"] = _knob(
+        "auto",
+        "count",
+        "Drafts per sequence and step, up to 8. auto chooses by what pays; 0 keeps the draft loaded and silent.",
+        auto=True,
+        least=0,
+        most=8,
     )
     device: Device = _knob(
         "auto",
@@ -150,9 +165,10 @@ def _check(knob: Field[Any], value: object) -> None:
         raise UserError(f"{option} is {value!r}: it must be True or False")
     if kind == "text" and (not isinstance(value, str) or not value.strip()):
         raise UserError(f"{option} is {value!r}: give {about.get('metavar', 'a text')}")
-    if kind in ("count", "size"):
+    if kind in ("count", "size") and not (value == "auto" and about.get("auto")):
         if not isinstance(value, int) or isinstance(value, bool):
-            raise UserError(f"{option} is {value!r}: it must be a whole number")
+            auto = " or auto" if about.get("auto") else ""
+            raise UserError(f"{option} is {value!r}: it must be a whole number{auto}")
         if value < about["least"]:
             raise UserError(f"{option} is {value}: it must be at least {about['least']}")
         if value > about.get("most", value):

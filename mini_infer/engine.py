@@ -59,7 +59,8 @@ class InferenceEngine:
             wins over the same knob of `options`.
         options: all further knobs.
         tokenizer: gives outputs their text; without one they are ids only, and stop strings are refused.
-        proposer: drafts tokens for the target to verify (`speculative.build`); None drafts nothing.
+        proposer: drafts tokens for the target to verify; None is what `options.draft` names, "none" or "ngram" (a
+            draft model comes with `build_engine`).
         runner, sampler: stand-ins for tests; `model` may then be None.
     """
 
@@ -92,6 +93,10 @@ class InferenceEngine:
             from mini_infer.sampling.sampler import Sampler
 
             sampler = Sampler()
+        if proposer is None and options.draft != "none":
+            from mini_infer.speculative.build import build_proposer
+
+            proposer = build_proposer(options, config.vocab_size)
         self.options = options = options.resolve(device_type)
         assert options.max_running and options.max_batch_tokens and options.max_chunk  # filled by `resolve`
         self.config = config

@@ -35,6 +35,14 @@ def _size(_: click.Context, param: click.Parameter, value: str | None) -> int | 
         raise click.BadParameter(str(error), param=param) from None
 
 
+def _count_or_auto(_: click.Context, param: click.Parameter, value: str) -> int | str:
+    """A whole number, or the word auto."""
+    try:
+        return value if value == "auto" else int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a whole number or auto", param=param) from None
+
+
 def _biases(_: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, float], ...]:
     """Token ids and what is added to their logits, each as ID=BIAS."""
     pairs = []
@@ -64,6 +72,8 @@ def _engine_option(knob: Field[Any]) -> Decorator:
             option = f"{option}/--no-{option.removeprefix('--')}"
         case "choice":
             more["type"] = click.Choice(about["choices"])
+        case "count" if about.get("auto"):
+            more |= {"callback": _count_or_auto, "metavar": "N|auto"}
         case "count":
             more |= {"type": int, "metavar": "N"}
         case "size":

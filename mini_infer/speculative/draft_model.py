@@ -7,8 +7,11 @@ of one row per sequence. A wrong draft row can only cost acceptance: whatever q 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from mini_infer.batch import Batch, Span, make_batch, slot_index
@@ -19,12 +22,16 @@ from mini_infer.sampling.random import Purpose, uniform
 from mini_infer.sampling.rows import RowContext, SampleRow
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence as Seq
-from mini_infer.speculative.adaptive import Policy, StepTimes
+from mini_infer.speculative.adaptive import Policy, StepTimes, is_measured
 from mini_infer.speculative.proposer import Drafts
 
 
 class DraftModel:
-    """A draft model with its own KV. `vocab_size` is the target's: logits beyond it are cut off."""
+    """A draft model with its own KV.
+
+    `vocab_size` is the target's. Heads of one tokenizer may be padded to different widths: logits beyond the target's
+    are cut off, and ids beyond the draft's own are never proposed.
+    """
 
     name = "draft"
     has_kv = True
@@ -33,6 +40,7 @@ class DraftModel:
         self.runner = runner
         self.policy = policy
         self.vocab_size = vocab_size
+        self.known = runner.config.vocab_size  # ids that have an embedding
         self.forwards = 0  # of the last round, and their rows: what the policy's cost model is fed with
         self.rows = 0
 
@@ -51,6 +59,8 @@ class DraftModel:
         if not batch.token_ids:  # nobody drafts: only the copies of this step
             self.runner.kv.copy(plan.copies)
         while batch.token_ids:
+            if self.known < self.vocab_size:  # a prompt may hold padding ids: any row will do for them
+                batch = replace(batch, token_ids=tuple(min(i, self.known - 1) for i in batch.token_ids))
             hidden = self.runner.run(batch)
             self.forwards += 1
             self.rows += len(batch.token_ids)
@@ -65,9 +75,10 @@ class DraftModel:
         return Drafts(tokens, q)
 
     def observe(self, plan: StepPlan, *, draft_s: float, verify_s: float) -> None:
-        self.policy.observe_step(
-            StepTimes(len(plan.slices), plan.num_tokens, verify_s, self.forwards, self.rows, draft_s)
-        )
+        if is_measured(plan):
+            times = StepTimes(len(plan.slices), plan.num_tokens, verify_s, self.forwards, self.rows, draft_s)
+            self.policy.costs.add(times)
+        self.forwards = self.rows = 0
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         self.runner.zero_blocks(blocks)
@@ -81,6 +92,8 @@ class DraftModel:
     ) -> dict[str, int]:
         """The next draft of each row, from its own shaped distribution; a row that has none drafts no further."""
         logits = logits[:, : self.vocab_size]
+        if self.known < self.vocab_size:
+            logits = F.pad(logits, (0, self.vocab_size - self.known), value=-math.inf)
         contexts = [
             RowContext(i, r.params.shaping, r.tokens, r.num_prompt, r.stop_ids, tokens[r.seq_id])
             for i, r in enumerate(rows)

@@ -6,12 +6,13 @@ Prompt lookup decoding (Saxena 2023): shines where the answer repeats its input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from mini_infer.observe.events import KReason
 from mini_infer.sampling.rows import SampleRow
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence as Seq
-from mini_infer.speculative.adaptive import Policy, StepTimes
+from mini_infer.speculative.adaptive import Policy, StepTimes, is_measured
 from mini_infer.speculative.proposer import Drafts
 
 LONGEST, SHORTEST = 4, 2
@@ -53,7 +54,7 @@ class PromptLookup:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._indexes: dict[str, _Index] = {}
+        self._indexes: WeakKeyDictionary[Seq, _Index] = WeakKeyDictionary()
 
     def wants(self, seq: Seq) -> tuple[int, KReason | None]:
         k, why = self.policy.choose(seq)
@@ -62,17 +63,16 @@ class PromptLookup:
         return k, why
 
     def propose(self, plan: StepPlan, sequences: Mapping[str, Seq], rows: Mapping[str, SampleRow]) -> Drafts:
-        for seq_id in [i for i in self._indexes if i not in sequences]:
-            del self._indexes[seq_id]
         return Drafts({s.seq_id: self._drafts(sequences[s.seq_id], s.n_draft) for s in plan.slices if s.n_draft})
 
     def observe(self, plan: StepPlan, *, draft_s: float, verify_s: float) -> None:
-        self.policy.observe_step(StepTimes(len(plan.slices), plan.num_tokens, verify_s))
+        if is_measured(plan):
+            self.policy.costs.add(StepTimes(len(plan.slices), plan.num_tokens, verify_s))
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """There are no rows to clear."""
 
     def _drafts(self, seq: Seq, k: int) -> tuple[int, ...]:
-        index = self._indexes.setdefault(seq.seq_id, _Index())
+        index = self._indexes.setdefault(seq, _Index())
         index.update(seq.tokens)
         return index.lookup(seq.tokens, k)

@@ -10,6 +10,7 @@ from mini_infer.observe.events import KReason
 from mini_infer.sampling.rows import SampleRow
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence as Seq
+from mini_infer.speculative.adaptive import Policy
 
 if TYPE_CHECKING:
     from mini_infer.sampling.distribution import Categorical
@@ -30,6 +31,7 @@ class Proposer(Protocol):
     """Drafts tokens for the sequences of a plan."""
 
     name: str
+    policy: Policy
     has_kv: bool  # keeps KV rows in the same blocks as the target
 
     def wants(self, seq: Seq) -> tuple[int, KReason | None]:

@@ -153,6 +153,10 @@ class Tokenizer:
         id: int | None = self._backend.token_to_id(token)
         return id
 
+    def vocabulary(self) -> dict[str, int]:
+        """Every token as the vocabulary spells it, added ones included, and its id."""
+        return dict(self._backend.get_vocab(with_added_tokens=True))
+
     def _unknown_id(self, model: Mapping[str, Any]) -> int | None:
         if isinstance(model.get("unk_id"), int):
             return int(model["unk_id"])

@@ -26,6 +26,7 @@ Fault = Literal["non-finite", "masked"]
 """Why a row has no distribution: its largest logit is NaN or infinite, or bans and biases left no token."""
 
 _STRETCH = 512  # columns that `invert` sums at once
+_LOGITS_AT_ONCE = 2_500_000  # shaped together on a CPU, where larger buffers cost more in page faults than in sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,32 +162,30 @@ def shape_logits(logits: Tensor, contexts: Sequence[RowContext]) -> Distribution
     best, best_ids = _peaks(logits, any(is_greedy)) if contexts else ([], [])
     certain: dict[int, int] = {}
     faults: dict[int, Fault] = {}
-    edited: list[int] = []
-    plain: list[int] = []
+    shaped: list[int] = []
     for key, context in enumerate(contexts):
         if not math.isfinite(best[context.row]):
             faults[key] = "non-finite"
-        elif context.edits_logits:
-            edited.append(key)
-        elif is_greedy[key]:
+        elif is_greedy[key] and not context.edits_logits:
             certain[key] = best_ids[context.row]
         else:
-            plain.append(key)
+            shaped.append(key)
     groups: list[Group] = []
-    if edited:
-        work = edited_logits(logits, [contexts[key] for key in edited])
-        best, best_ids = _peaks(work, any(is_greedy[key] for key in edited))
+    at_once = max(1, _LOGITS_AT_ONCE // logits.shape[1] if logits.device.type == "cpu" else len(shaped))
+    for first in range(0, len(shaped), at_once):
+        keys = shaped[first : first + at_once]
+        work = edited_logits(logits, [contexts[key] for key in keys])
+        best, best_ids = _peaks(work, any(is_greedy[key] for key in keys))
         sampled: list[int] = []
-        for g, key in enumerate(edited):
+        for g, key in enumerate(keys):
             if best[g] == -math.inf:
                 faults[key] = "masked"
             elif is_greedy[key]:
                 certain[key] = best_ids[g]
             else:
                 sampled.append(g)
-        groups += _shape(take_rows(work, sampled), [edited[g] for g in sampled], contexts)
-    if plain:
-        groups += _shape(_copy(logits, [contexts[key].row for key in plain]), plain, contexts)
+        if sampled:
+            groups += _shape(take_rows(work, sampled), [keys[g] for g in sampled], contexts)
     return Distributions(groups, certain, faults, like)
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mini_infer.sampling import filters
+from mini_infer.sampling import distribution, filters
 from mini_infer.sampling.distribution import invert, shape_logits
 from mini_infer.sampling.filters import largest
 from mini_infer.sampling.params import SamplingParams
@@ -180,6 +180,16 @@ def test_a_row_is_the_same_alone_and_in_any_batch():
         assert torch.equal(dense(logits[key : key + 1], [alone])[0], together[key])
     backwards = dense(logits, contexts[::-1])
     assert torch.equal(backwards.flip(0), together)
+
+
+def test_many_rows_are_shaped_in_parts_with_the_same_result(monkeypatch):
+    logits = torch.randn(30, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rng = random.Random(2)
+    contexts = [context(random_params(rng, 100), row, tokens=[row, 3], num_prompt=1) for row in range(30)]
+    whole = dense(logits, contexts)
+    for at_once in (1, 700):
+        monkeypatch.setattr(distribution, "_LOGITS_AT_ONCE", at_once)
+        assert torch.equal(dense(logits, contexts), whole)
 
 
 def test_logits_are_read_only():

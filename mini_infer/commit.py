@@ -188,7 +188,7 @@ class Committer:
             elif seq.k_why is not None:
                 seq.undrafted[seq.k_why] += 1
         if kept.reason is not None:
-            self.recorder.output(Output(seq.seq_id, finished=self._finish(seq, kept.reason, stop=kept.stop)))
+            self._finish(seq, Finished(seq.seq_id, kept.reason, usage(seq), stop=kept.stop))
 
     def _count_round(self, seq: Sequence, s: Slice, verdict: Verdict, kept: Cut) -> None:
         """What a round of speculation gave. Drafts after the end of the answer were never drafted, judged or kept."""
@@ -211,22 +211,18 @@ class Committer:
     def end(self, seq: Sequence, reason: FinishReason, error: str | None = None, poisoned: bool = False) -> None:
         """End a sequence outside of a verdict; text that was held back comes out now."""
         answer = self.answers[seq.seq_id]
-        text = answer.stream.end() if answer.stream is not None else ""
+        try:
+            text = answer.stream.end() if answer.stream is not None else ""
+        except Exception as failure:  # the detokeniser, which may be what ends this answer
+            log.warning("the last text of %s is lost: %s: %s", seq.seq_id, type(failure).__name__, failure)
+            text = ""
         scores = tuple(answer.prompt_scores) if seq.max_tokens == 0 and reason == "length" else None
-        finished = self._finish(seq, reason, error=error, poisoned=poisoned)
-        self.recorder.output(Output(seq.seq_id, (), text, finished, (), scores))
+        self.recorder.output(Output(seq.seq_id, (), text, None, (), scores))
+        self._finish(seq, Finished(seq.seq_id, reason, usage(seq), error), poisoned)
 
-    def _finish(
-        self,
-        seq: Sequence,
-        reason: FinishReason,
-        *,
-        error: str | None = None,
-        stop: str | int | None = None,
-        poisoned: bool = False,
-    ) -> Finished:
-        """Free everything a sequence has, and say how it ended."""
-        finished = Finished(seq.seq_id, reason, usage(seq), error, stop)
+    def _finish(self, seq: Sequence, finished: Finished, poisoned: bool = False) -> None:
+        """Say how a sequence ended, then free everything it has: a fault in that must not leave it unanswered."""
+        self.recorder.output(Output(seq.seq_id, finished=finished))
         to_zero = self.scheduler.remove(seq, poisoned=poisoned)
         if to_zero:
             self._zero_blocks(to_zero)
@@ -236,7 +232,6 @@ class Committer:
             self.requests[seq.request_id] = live
         else:
             del self.requests[seq.request_id]
-        return finished
 
     def rebuild(self, message: str) -> None:
         """The bookkeeping cannot be trusted: end everything in flight, and begin with an empty pool and index."""

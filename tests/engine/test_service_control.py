@@ -100,12 +100,12 @@ def test_single_steps():
     async def main():
         service.pause()
         stream = await service.submit([1, 2, 3], params(6))
+        taken = 0
         for count in (1, 3):
-            before = engine.scheduler.step
             service.step(count)
-            await until(lambda: engine.scheduler.step == before + count)
+            await until(lambda total=(taken := taken + count): engine.scheduler.step == total)
             await asyncio.sleep(0.02)
-            assert engine.scheduler.step == before + count
+            assert engine.scheduler.step == taken
         state = await service.snapshot()
         assert state.paused
         assert len(state.running[0].output) == 4

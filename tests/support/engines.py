@@ -21,12 +21,13 @@ from mini_infer.observe.events import StepReport
 from mini_infer.results import Collector, GenerationResult, by_request
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.random import Purpose, uniform
+from mini_infer.sampling.rows import SampleRow
 from mini_infer.scheduler.integrity import check_integrity
 from mini_infer.scheduler.sequence import Sequence as Seq
 from mini_infer.text.tokenizer import Tokenizer
 from tests.sampling import naive
 from tests.support import tokenizers
-from tests.support.checkpoints import ENDOFTEXT, tiny_model
+from tests.support.checkpoints import ENDOFTEXT, VOCAB, tiny_model
 from tests.support.dense import dense_logits
 
 TEXT_IDS = ENDOFTEXT
@@ -36,16 +37,20 @@ Job = tuple[Sequence[int], SamplingParams]
 
 
 @functools.cache
-def tiny(arch: str = "qwen2", dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Transformer, ModelConfig]:
+def tiny(
+    arch: str = "qwen2", dtype: torch.dtype = torch.float64, vocab: int = VOCAB
+) -> tuple[Transformer, ModelConfig]:
     """The model, and its config without end tokens, so that answers are as long as asked for."""
-    model, config = tiny_model(arch, dtype, seed)
+    model, config = tiny_model(arch, dtype, vocab=vocab)
     return model, replace(config, eos_token_ids=())
 
 
 @functools.cache
-def tiny_tokenizer() -> Tokenizer:
+def tiny_tokenizer(kind: str = "chatml") -> Tokenizer:
+    """The tokenizer of the tiny checkpoints, or one of kind "llama" (`▁` pieces, byte fallback)."""
+    write = {"chatml": tokenizers.write_chatml, "llama": tokenizers.write_llama}[kind]
     with tempfile.TemporaryDirectory() as folder:
-        return tokenizers.load(tokenizers.write_chatml(Path(folder)))
+        return tokenizers.load(write(Path(folder)))
 
 
 def tiny_engine(
@@ -53,15 +58,16 @@ def tiny_engine(
     num_blocks: int = 64,
     *,
     dtype: torch.dtype = torch.float64,
-    text: bool = False,
+    text: str | None = None,
     eos: tuple[int, ...] = (),
     generation: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> InferenceEngine:
-    """`text` gives it the tokenizer; `eos` and `generation` are what the checkpoint says; `options` EngineConfig's."""
-    model, config = tiny(arch, dtype)
+    """`text` is the kind of its tokenizer, if it is to have one; `eos` and `generation` are what the checkpoint says;
+    `options` are EngineConfig's."""
+    tokenizer = tiny_tokenizer(text) if text else None
+    model, config = tiny(arch, dtype, tokenizer.vocab_size if tokenizer else VOCAB)
     config = replace(config, eos_token_ids=eos, generation=generation or {})
-    tokenizer = tiny_tokenizer() if text else None
     return InferenceEngine(model, config, num_blocks, options=EngineConfig(**options), tokenizer=tokenizer)
 
 
@@ -198,6 +204,28 @@ def preempt_when(engine: InferenceEngine, asked: Callable[[Seq], bool]) -> None:
         return make_room(draft, seq, *args, **kwargs)
 
     scheduler._make_room = instead  # type: ignore[method-assign]
+
+
+def steer(engine: InferenceEngine, script: Sequence[int] | Callable[[SampleRow], Sequence[int]]) -> None:
+    """Every answer is the script (a function gives that of each row), then what the model says. Bans and stops hold:
+    only the logits are replaced."""
+    resolve = engine.sampler.resolve
+
+    def steered(logits: torch.Tensor, rows: Sequence[SampleRow], *args: Any, **kwargs: Any) -> Any:
+        own: list[torch.Tensor] = []  # the choices of a fork share a row: here each gets its own
+        moved = []
+        for row in rows:
+            moved.append(replace(row, row=len(own)))
+            ids = script(row) if callable(script) else script
+            for ahead in range(len(row.drafts) + 1):
+                own.append(logits[row.row + ahead].clone())
+                place = row.position + ahead - row.num_prompt
+                if place < len(ids):
+                    own[-1][:] = 0
+                    own[-1][ids[place]] = 1000
+        return resolve(torch.stack(own), moved, *args, **kwargs)
+
+    engine.sampler.resolve = steered  # type: ignore[method-assign]
 
 
 class Hooks:

@@ -15,19 +15,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mini_infer.errors import UserError
+from mini_infer.files import corrupt, read_json, unreadable
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-DTYPE_BYTES = {
-    **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
-}
-# What people have instead of safetensors, and what to say of it.
-FOREIGN_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.npz", "*.onnx")
-SHARD_NAME = re.compile(r"-\d+-of-0*(\d+)\.safetensors$")
+DTYPE_BYTES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}  # of one number; tensors of other types are never read
+# What people have instead of safetensors.
+FOREIGN_WEIGHTS = (".gguf", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".npz", ".onnx")
+ONE_OF_SEVERAL = re.compile(r"-of-(?!0*1\.)\d+\.safetensors$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,7 @@ class StoredTensor:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    begin: int  # its first byte, from the start of the data
     nbytes: int
 
 
@@ -62,22 +59,16 @@ def read_index(folder: Path) -> dict[str, str] | None:
     path = folder / INDEX_FILE
     if not path.exists():
         return None
-    try:
-        weight_map = json.loads(path.read_bytes())["weight_map"]
-        names = {str(name): str(file) for name, file in weight_map.items()}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: incomplete or corrupt: not a JSON object with a weight_map") from error
-    if not names:
-        raise UserError(f"{path}: incomplete or corrupt: its weight_map is empty")
-    for name, file in names.items():
+    files = read_json(path).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
+        raise corrupt(path, "its weight_map places no tensors in files")
+    for name, file in files.items():
         # An index comes with a download: it must not reach for files elsewhere on the machine.
         if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts or "\\" in file:
             raise UserError(f"{path}: tensor {name} is placed in {file!r}, outside the checkpoint's folder")
         if not file.endswith(".safetensors"):
             raise UserError(f"{path}: tensor {name} is placed in {file!r}; only safetensors files are supported")
-    return names
+    return files
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -94,58 +85,42 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raw = file.read(length) if fits else start + file.read(56)
     except FileNotFoundError as error:
         why = "a link to nothing" if path.is_symlink() else f"missing, but {INDEX_FILE} names it"
-        raise UserError(f"{path}: the file is {why}; fetch the checkpoint again") from error
+        raise UserError(f"{path} is {why}; fetch the checkpoint again") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
     if not fits:
-        raise _corrupt(path, _what_it_is(raw, size))
+        raise corrupt(path, f"of its {size:,} bytes the first are not those of a safetensors file", raw)
     try:
         header = json.loads(raw.decode("utf-8"))
-        entries = {name: _entry(name, path, entry) for name, entry in header.items() if name != "__metadata__"}
+        tensors = {name: _tensor(name, path, entry) for name, entry in header.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _corrupt(path, "its header is not a safetensors header") from error
-    _check_ranges(path, entries.values(), size - 8 - length)
-    return {name: tensor for name, (tensor, _) in entries.items()}
+        raise corrupt(path, "its header is not one of safetensors") from error
+    _check_ranges(path, tensors.values(), size - 8 - length)
+    return tensors
 
 
-def _entry(name: str, path: Path, entry: dict[str, Any]) -> tuple[StoredTensor, int]:
-    """One header entry, and where its bytes begin. ValueError, KeyError, TypeError where it is malformed."""
+def _tensor(name: str, path: Path, entry: dict[str, Any]) -> StoredTensor:
+    """One header entry. ValueError, KeyError, TypeError where it is malformed."""
     shape = tuple(entry["shape"])
     begin, end = entry["data_offsets"]
     if not all(isinstance(number, int) and number >= 0 for number in (*shape, begin, end)):
         raise ValueError(f"tensor {name}: sizes are whole numbers")
-    return StoredTensor(name, path, str(entry["dtype"]), shape, end - begin), begin
+    return StoredTensor(name, path, str(entry["dtype"]), shape, begin, end - begin)
 
 
-def _check_ranges(path: Path, entries: Iterable[tuple[StoredTensor, int]], data_bytes: int) -> None:
+def _check_ranges(path: Path, tensors: Iterable[StoredTensor], data_bytes: int) -> None:
     """Tensors must lie end to end from the first byte of the data to the last, each as long as its shape says."""
     position = 0
-    for tensor, begin in sorted(entries, key=lambda entry: (entry[1], entry[1] + entry[0].nbytes)):
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.nbytes)):
         width = DTYPE_BYTES.get(tensor.dtype)
-        if begin != position or (width is not None and tensor.nbytes != width * math.prod(tensor.shape)):
-            raise _corrupt(path, f"tensor {tensor.name} does not lie where its header says")
+        if tensor.begin != position or (width is not None and tensor.nbytes != width * math.prod(tensor.shape)):
+            raise corrupt(path, f"tensor {tensor.name} does not lie where its header says")
         position += tensor.nbytes
         if position > data_bytes:
-            missing = f"{position - data_bytes:,} of {tensor.nbytes:,} bytes" if begin < data_bytes else "all bytes"
-            raise _corrupt(path, f"the file ends early, {missing} of tensor {tensor.name} are missing")
+            missing = f"{position - data_bytes:,} of {tensor.nbytes:,} bytes"
+            raise corrupt(path, f"the file ends early, {missing} of tensor {tensor.name} are missing")
     if position < data_bytes:
-        raise _corrupt(path, f"{data_bytes - position:,} bytes follow the last tensor")
-
-
-def _what_it_is(start: bytes, size: int) -> str:
-    if start.startswith(b"version https://git-lfs"):
-        return "a large-file-storage pointer, not the weights it stands for; run `git lfs pull`"
-    if start.lstrip()[:1] == b"<":
-        return "a web page, not weights"
-    if start.startswith(b"PK\x03\x04"):
-        return "a zip archive (a PyTorch file?), not weights"
-    if start.startswith(b"GGUF"):
-        return "a GGUF file under another name; only safetensors is supported"
-    return f"of its {size:,} bytes the first are not those of a safetensors file, or the rest is missing"
-
-
-def _corrupt(path: Path, why: str) -> UserError:
-    return UserError(f"{path}: incomplete or corrupt safetensors file: {why}; fetch it again")
+        raise corrupt(path, f"{data_bytes - position:,} bytes follow the last tensor")
 
 
 def _single_file(folder: Path) -> Path:
@@ -153,28 +128,18 @@ def _single_file(folder: Path) -> Path:
     standard = folder / SINGLE_FILE
     if standard.exists() or standard.is_symlink():
         return standard
-    try:
-        # Dot files are left by file managers and unfinished copies.
-        found = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("."))
-        foreign = sorted(path.name for pattern in FOREIGN_WEIGHTS for path in folder.glob(pattern))
-        adapter = (folder / "adapter_config.json").exists()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
-    if adapter:
+    # Dot files are left by file managers and unfinished copies.
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if "adapter_config.json" in names:
         raise UserError(f"{folder}: an adapter (LoRA), not a whole model; merge it into its base model first")
+    found = [name for name in names if name.endswith(".safetensors")]
     if not found:
-        instead = f"only {foreign[0]}, but only safetensors is supported" if foreign else f"no {SINGLE_FILE}"
+        foreign = next((name for name in names if name.endswith(FOREIGN_WEIGHTS)), None)
+        instead = f"only {foreign}, but only safetensors is supported" if foreign else f"no {SINGLE_FILE}"
         raise UserError(f"{folder}: no weights here ({instead}); give a folder or repository with *.safetensors files")
-    shard = next((match for path in found if (match := SHARD_NAME.search(path.name)) and int(match[1]) > 1), None)
-    if shard is not None:
+    if len(found) > 1 or ONE_OF_SEVERAL.search(found[0]):
         raise UserError(
-            f"{folder}: {INDEX_FILE} is missing, and without it the shards ({found[0].name}, ...) "
-            "cannot be told from strays; fetch the checkpoint again"
+            f"{folder}: {INDEX_FILE} is missing, and without it nobody can tell which of {', '.join(found[:3])}, ... "
+            f"belong to the model; fetch the checkpoint again, or rename the right file {SINGLE_FILE}"
         )
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:3])
-        raise UserError(
-            f"{folder}: {len(found)} safetensors files ({names}, ...) and no {INDEX_FILE} to say which "
-            f"belong to the model; rename the right one {SINGLE_FILE}"
-        )
-    return found[0]
+    return folder / found[0]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from mini_infer.errors import UserError
-from mini_infer.models.json_reader import JsonReader, read_json
+from mini_infer.files import read_json
+from mini_infer.models.json_reader import JsonReader
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
@@ -28,35 +30,18 @@ ROPE_KEYS |= {"low_freq_factor", "high_freq_factor"}  # llama3
 ROPE_KEYS |= {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"}  # yarn
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "hidden_act": ("silu", "swish"),
-    "hidden_activation": ("silu", "swish"),
-    "quantization_config": (),
-    "compression_config": (),
-    "quantization": (),
-    "num_experts": (0, 1),
-    "num_local_experts": (0, 1),
+    **dict.fromkeys(("hidden_act", "hidden_activation"), ("silu", "swish")),
+    **dict.fromkeys(("quantization_config", "compression_config", "quantization"), ()),
+    **dict.fromkeys(("num_experts", "num_local_experts"), (0, 1)),
     "n_routed_experts": (0,),
-    "final_logit_softcapping": (),
-    "attn_logit_softcapping": (),
-    "query_pre_attn_scalar": (),
-    "attention_chunk_size": (),
-    "no_rope_layers": (),
-    "clip_qkv": (),
-    "alibi": (False,),
-    "use_qk_norm": (False,),
-    "use_parallel_residual": (False,),
-    "use_bidirectional_attention": (False,),
+    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"), ()),
+    **dict.fromkeys(("attention_chunk_size", "no_rope_layers", "clip_qkv"), ()),
+    **dict.fromkeys(("alibi", "use_qk_norm", "use_parallel_residual", "use_bidirectional_attention"), (False,)),
+    **dict.fromkeys(("add_cross_attention", "is_encoder_decoder"), (False,)),
     "is_causal": (True,),
-    "add_cross_attention": (False,),
-    "is_encoder_decoder": (False,),
-    "partial_rotary_factor": (1,),
-    "embedding_multiplier": (1,),
-    "residual_multiplier": (1,),
-    "attention_multiplier": (),
-    "logits_scaling": (1,),
-    "logit_scale": (1,),
-    "scale_emb": (1,),
-    "scale_depth": (),
+    **dict.fromkeys(("partial_rotary_factor", "embedding_multiplier", "residual_multiplier"), (1,)),
+    **dict.fromkeys(("logits_scaling", "logit_scale", "scale_emb"), (1,)),
+    **dict.fromkeys(("attention_multiplier", "scale_depth"), ()),
 }
 """Keys that change the mathematics, unless null, empty or one of the values named here. (`pretraining_tp` is not one
 of them: it cut products into pieces and added these up again, and `transformers` 5 no longer reads it.)"""
@@ -99,7 +84,6 @@ class ModelConfig:
     qk_norm: bool
     max_position_embeddings: int  # the context length, a stated extension by YaRN included
     eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
     dtype: str | None = None  # what the checkpoint says it is stored in
     generation: Mapping[str, float | int | bool] = field(default_factory=dict, hash=False)  # sampling defaults
     identity: str = ""  # names the model in prefix cache keys; stable across processes
@@ -131,7 +115,6 @@ class ModelConfig:
         _refuse_sliding_window(read, model_type, layers, context)
         attention_bias, mlp_bias = _biases(read, model_type)
         eos = defaults.token_ids("eos_token_id") or read.token_ids("eos_token_id")
-        bos = defaults.token_ids("bos_token_id") or read.token_ids("bos_token_id")
         return cls(
             model_type=model_type,
             vocab_size=vocab_size,
@@ -150,7 +133,6 @@ class ModelConfig:
             qk_norm=model_type == "qwen3",
             max_position_embeddings=context,
             eos_token_ids=tuple(i for i in eos if 0 <= i < vocab_size),  # no other id can ever be drawn
-            bos_token_id=next(iter(bos), None),
             dtype=_dtype(read),
             generation=_generation(defaults),
             identity=identity,
@@ -196,25 +178,24 @@ def _rope(read: JsonReader, context: int) -> tuple[RopeConfig, int]:
     for key in section.values.keys() - ROPE_KEYS:
         section.refuse_unless(key, ())
     section.refuse_unless("partial_rotary_factor", (1,))
-    kind = section.get("rope_type") or section.get("type") or "default"
+    kind_key = "rope_type" if section.get("rope_type") else "type"
+    kind = section.get(kind_key) or "default"
     if kind not in ROPE_KINDS:
-        key = "rope_type" if section.get("rope_type") else "type"
-        raise section.error(key, f"which is not supported (supported: {', '.join(ROPE_KINDS)})")
-    theta = section.number("rope_theta", read.number("rope_theta", 10000.0), above=1.0)
+        raise section.error(kind_key, f"which is not supported (supported: {', '.join(ROPE_KINDS)})")
+    theta = section.number("rope_theta", read.number("rope_theta", 10000.0, above=1.0), above=1.0)
     if kind == "default":
         return RopeConfig(theta=theta), context
     if kind == "linear":
         return RopeConfig(kind, theta, section.number("factor")), context
-    stated = read.get("original_max_position_embeddings") is not None
-    source = read if stated else section
-    original = source.integer("original_max_position_embeddings", context)
+    key = "original_max_position_embeddings"
+    stated = read.get(key, section.get(key)) is not None
+    original = read.integer(key, section.integer(key, context))
     if kind == "llama3":
         low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
         if low >= high:
             raise section.error("low_freq_factor", f"but must be less than high_freq_factor ({high:g})")
         return RopeConfig(kind, theta, section.number("factor"), original, low, high), context
-    extended = source.get("original_max_position_embeddings") is not None
-    factor = section.number("factor", context / original if extended else None)
+    factor = section.number("factor", context / original if stated else None)
     rope = RopeConfig(
         kind,
         theta,
@@ -225,7 +206,7 @@ def _rope(read: JsonReader, context: int) -> tuple[RopeConfig, int]:
         beta_slow=section.number("beta_slow", 1.0),
         truncate=section.boolean("truncate", True),
     )
-    return rope, max(context, int(original * factor)) if extended else context
+    return rope, max(context, int(original * factor)) if stated else context
 
 
 def _yarn_attention_factor(section: JsonReader, factor: float) -> float:
@@ -248,13 +229,11 @@ def _refuse_sliding_window(read: JsonReader, model_type: str, layers: int, conte
         if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise read.error("layer_types", "which is not supported (supported: full_attention in every layer)")
         return
-    switch = read.boolean("use_sliding_window", model_type == "llama")  # Qwen needs the switch, others just the number
-    window = read.get("sliding_window")
-    if not switch or (model_type != "llama" and read.integer("max_window_layers", 28, minimum=0) >= layers):
-        return
-    if window is None and model_type != "llama":
-        window = 4096
-    if window is not None and read.integer("sliding_window", window) < context:
+    llama = model_type == "llama"
+    switch = read.boolean("use_sliding_window", llama)  # Qwen needs the switch, others just the number
+    slides = switch and (llama or read.integer("max_window_layers", 28, minimum=0) < layers)
+    window = read.get("sliding_window", None if llama else 4096)
+    if slides and window is not None and read.integer("sliding_window", window) < context:
         raise read.error("sliding_window", f"which is not supported (shorter than the context of {context} tokens)")
 
 
@@ -270,24 +249,19 @@ def _biases(read: JsonReader, model_type: str) -> tuple[bool, bool]:
 
 def _dtype(read: JsonReader) -> str | None:
     key = "dtype" if read.get("dtype") is not None else "torch_dtype"
-    value = read.get(key)
-    if value is None or value == "auto":
-        return None
-    name = DTYPES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
-    if name is None:
+    value = read.get(key, "auto")
+    name = DTYPES.get(str(value).removeprefix("torch."))
+    if name is None and value != "auto":
         raise read.error(key, "which is not supported (supported: bfloat16, float16, float32, float64)")
     return name
 
 
 def _generation(defaults: JsonReader) -> dict[str, float | int | bool]:
     """The sampling defaults an engine can honour; null and everything else in the file is left out."""
-    found: dict[str, float | int | bool] = {}
-    for key in ("temperature", "top_p", "min_p", "repetition_penalty"):
-        if defaults.get(key) is not None:
-            found[key] = defaults.number(key, above=-math.inf)
-    for key in ("top_k", "max_new_tokens"):
-        if defaults.get(key) is not None:
-            found[key] = defaults.integer(key, minimum=-1)
-    if defaults.get("do_sample") is not None:
-        found["do_sample"] = defaults.boolean("do_sample", True)
-    return found
+    number, integer = partial(defaults.number, above=-math.inf), partial(defaults.integer, minimum=-1)
+    readers: dict[str, Callable[[str], float | int | bool]] = {
+        **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), number),
+        "top_k": integer,
+        "do_sample": partial(defaults.boolean, default=True),
+    }
+    return {key: read(key) for key, read in readers.items() if defaults.get(key) is not None}

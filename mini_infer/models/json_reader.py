@@ -5,25 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mini_infer.errors import UserError
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `UserError` where the file is missing, unreadable or holds no object."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder needs it beside the weights") from None
-    except OSError as e:
-        raise UserError(f"{path} cannot be read: {e.strerror or e}") from None
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{path} is not valid JSON ({e}); download it again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
 
 
 class JsonReader:
@@ -39,56 +23,47 @@ class JsonReader:
             return UserError(f"{self.name}: {key} is {json.dumps(self.values[key], default=str)[:200]}, {rule}")
         return UserError(f"{self.name}: {key} is missing, {rule}")
 
-    def get(self, key: str) -> Any:
-        return self.values.get(key)
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.values.get(key)
+        return default if value is None else value
 
     def section(self, key: str) -> JsonReader | None:
         """The object under `key`, or None where there is none or it is empty."""
-        value = self.get(key)
-        if value is None or value == {}:
-            return None
+        value = self.get(key, {})
         if not isinstance(value, Mapping):
             raise self.error(key, "but must be an object or null")
-        return JsonReader(f"{self.name}: {key}", value)
+        return JsonReader(f"{self.name}: {key}", value) if value else None
 
     def refuse_unless(self, key: str, neutral: Sequence[object]) -> None:
         """Stop on a key that would change the mathematics: only null, empty and the `neutral` values pass."""
-        value = self.get(key)
-        if value is None or value in ({}, []) or value in neutral:
-            return
-        supported = " or ".join(json.dumps(v) for v in (*neutral, None))
-        raise self.error(key, f"which is not supported (supported: {supported})")
+        if self.get(key) not in (None, {}, [], *neutral):
+            supported = " or ".join(json.dumps(v) for v in (*neutral, None))
+            raise self.error(key, f"which is not supported (supported: {supported})")
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
         """A whole number of at least `minimum`; without a default the key is required."""
-        value = self.get(key)
-        if value is None:
-            value = default
+        value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.error(key, f"but must be a whole number of at least {minimum}")
         return value
 
     def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
         """A finite number greater than `above`; without a default the key is required."""
-        value = self.get(key)
-        if value is None:
-            value = default
+        value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (above < value < math.inf):
             raise self.error(key, f"but must be a number greater than {above:g}")
         return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self.get(key)
-        if value is None:
-            return default
+        value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "but must be true or false")
         return value
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of ids, in order and without repeats; empty where there is none."""
-        value = self.get(key)
-        ids = value if isinstance(value, list) else [] if value is None else [value]
+        value = self.get(key, [])
+        ids = value if isinstance(value, list) else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
             raise self.error(key, "but must be a token id or a list of token ids")
         return tuple(dict.fromkeys(ids))

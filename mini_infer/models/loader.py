@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mini_infer.errors import UserError
+from mini_infer.files import corrupt
 from mini_infer.models.checkpoint import StoredTensor, stored_tensors
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.hub import resolve
@@ -220,10 +221,7 @@ def _opened(tensor: StoredTensor) -> Iterator[Any]:
         with safe_open(tensor.file, framework="pt", device="cpu") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise UserError(
-            f"{tensor.file}: incomplete or corrupt safetensors file: tensor {tensor.name} cannot be read ({error}); "
-            "fetch it again"
-        ) from error
+        raise corrupt(tensor.file, f"tensor {tensor.name}: {error}") from error
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mini_infer.errors import UserError
+from mini_infer.files import corrupt, parse_json, read_json, read_text
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -41,9 +41,9 @@ def read_folder(folder: str | Path) -> TokenizerFiles:
             f"no tokenizer.json in {folder}; give a checkpoint folder that has one (AutoTokenizer.from_pretrained(…)"
             ".save_pretrained(…) of transformers writes it)"
         )
-    text = _read(path)
-    config = _parse_if_there(folder / "tokenizer_config.json")
-    specials = _parse_if_there(folder / "special_tokens_map.json") | config
+    text = read_text(path)
+    config = _json_if_there(folder / "tokenizer_config.json")
+    specials = _json_if_there(folder / "special_tokens_map.json") | config
     named = {name: content for name in NAMED if (content := _content(specials.get(name))) is not None}
     extra = [specials.get(key) or () for key in ("additional_special_tokens", "extra_special_tokens")]
     for tokens in extra:
@@ -53,7 +53,7 @@ def read_folder(folder: str | Path) -> TokenizerFiles:
     added = config.get("added_tokens_decoder")
     return TokenizerFiles(
         folder=folder,
-        tokenizer=_parse(text, path),
+        tokenizer=parse_json(text, path),
         text=text,
         named=named,
         extra=tuple(content for token in lists if (content := _content(token)) is not None),
@@ -65,9 +65,9 @@ def read_folder(folder: str | Path) -> TokenizerFiles:
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Chat templates by name: those in files of their own, which then count alone, else those of the configuration."""
-    own_files = {path.stem: _read(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    own_files = {path.stem: read_text(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if (folder / "chat_template.jinja").is_file():
-        return own_files | {"default": _read(folder / "chat_template.jinja")}
+        return own_files | {"default": read_text(folder / "chat_template.jinja")}
     given = config.get("chat_template")
     if isinstance(given, list):
         given = {item.get("name"): item.get("template") for item in given if isinstance(item, dict)}
@@ -87,9 +87,7 @@ def _added_tokens(added: Any, path: Path) -> tuple[tuple[int, dict[str, Any]], .
     try:
         return tuple(sorted((int(key), {**token, "content": str(token["content"])}) for key, token in added.items()))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"added_tokens_decoder in {path} is not readable ({error!r}); download the file again"
-        ) from error
+        raise corrupt(path, f"added_tokens_decoder: {error!r}") from error
 
 
 def _content(token: Any) -> str | None:
@@ -98,26 +96,5 @@ def _content(token: Any) -> str | None:
     return content if isinstance(content, str) and content else None
 
 
-def _parse_if_there(path: Path) -> dict[str, Any]:
-    return _parse(_read(path), path) if path.is_file() else {}
-
-
-def _parse(text: str, path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is incomplete or corrupt ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is incomplete or corrupt (it holds no JSON object); download it again")
-    return value
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is incomplete or corrupt (not UTF-8 at byte {error.start}); download it again"
-        ) from error
+def _json_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from mini_infer.errors import UserError
+from mini_infer.files import corrupt
 from mini_infer.text.chat_template import ChatTemplate
 from mini_infer.text.control_tokens import ControlTokens, strings_in, unused_character
 from mini_infer.text.detokenizer import Detokenizer
@@ -155,7 +156,8 @@ class Tokenizer:
 
     def vocabulary(self) -> dict[str, int]:
         """Every token as the vocabulary spells it, added ones included, and its id."""
-        return dict(self._backend.get_vocab(with_added_tokens=True))
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        return {token: id for token, id in vocabulary.items() if id not in self._encoder.sentinel_ids}
 
     def _unknown_id(self, model: Mapping[str, Any]) -> int | None:
         if isinstance(model.get("unk_id"), int):
@@ -165,11 +167,10 @@ class Tokenizer:
 
 def _load(files: TokenizerFiles) -> Backend:
     """The library's tokenizer, with the added tokens that only tokenizer_config.json lists."""
-    path = files.folder / "tokenizer.json"
     try:
         backend = Backend.from_str(files.text)
     except Exception as error:  # the library raises this bare
-        raise UserError(f"{path} is incomplete or corrupt ({error}); download it again") from error
+        raise corrupt(files.folder / "tokenizer.json", error) from error
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for id, token in files.added:
         if token["content"] in known:
@@ -183,7 +184,7 @@ def _load(files: TokenizerFiles) -> Backend:
         if backend.token_to_id(token["content"]) != id:
             raise UserError(
                 f"tokenizer_config.json in {files.folder} gives {token['content']!r} the id {id}, which tokenizer.json "
-                "does not allow; the files belong to different versions: download both again"
+                "does not allow; the files belong to different versions: fetch both again"
             )
     return backend
 

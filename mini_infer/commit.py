@@ -176,6 +176,7 @@ class Committer:
         if seq.score_prompt and seq.choice == 0 and seq.num_tokens == seq.num_prompt:
             scores = tuple(answer.prompt_scores)
         seq.tokens.extend(kept.tokens)
+        seq.steps += 1
         answer.text += kept.text
         # Told at once: a fault further on must not leave tokens counted that nobody got.
         self.recorder.output(
@@ -253,6 +254,7 @@ def usage(seq: Sequence) -> Usage:
         cached_tokens=seq.num_cached or 0,
         preemptions=seq.preemptions,
         recomputed_tokens=seq.recomputed,
+        steps=seq.steps,
         rounds=seq.rounds,
         drafted=seq.drafted,
         accepted=seq.accepted,

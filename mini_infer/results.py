@@ -201,6 +201,7 @@ def _sum(usages: list[Usage], completion_tokens: int) -> Usage:
         cached_tokens=first.cached_tokens,
         preemptions=sum(u.preemptions for u in usages),
         recomputed_tokens=sum(u.recomputed_tokens for u in usages),
+        steps=sum(u.steps for u in usages),
         rounds=sum(u.rounds for u in usages),
         drafted=sum(u.drafted for u in usages),
         accepted=sum(u.accepted for u in usages),

@@ -17,9 +17,11 @@ from mini_infer.errors import UserError
 from mini_infer.observe.trace_file import FileSink
 from mini_infer.results import Collector, GenerationResult
 from mini_infer.sampling.params import SamplingParams
+from mini_infer.speculative.summary import summarize
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
+    from mini_infer.speculative.proposer import Proposer
 
 LONGEST_INPUT = 1 << 26
 """Bytes of standard input that are read; the input may be endless."""
@@ -76,7 +78,8 @@ def run(
         prompt_tokens = engine.tokenizer.encode_chat([{"role": "user", "content": prompt}])
     with _recording(engine, record):
         result = _answer(engine, prompt_tokens, params, stream=not as_json)
-    write((json.dumps(_object(result)) if as_json else "") + "\n")  # all ASCII: one line to every reader of lines
+    shown = json.dumps(_object(result, engine.proposer)) if as_json else ""  # ASCII: one line to all readers of lines
+    write(shown + "\n")
     if result.error is not None:
         note(f"mini-infer: {result.error}")
         return 1
@@ -125,7 +128,7 @@ def _recording(engine: InferenceEngine, file: Path | None) -> Iterator[None]:
         sink.close()
 
 
-def _object(result: GenerationResult) -> dict[str, Any]:
+def _object(result: GenerationResult, proposer: Proposer | None) -> dict[str, Any]:
     """What --json prints."""
     usage = result.usage
     return {
@@ -141,5 +144,5 @@ def _object(result: GenerationResult) -> dict[str, Any]:
             "recomputed_tokens": usage.recomputed_tokens,
         },
         "timings": asdict(result.timings),
-        "speculation": None,
+        "speculation": asdict(summarize(usage, result.timings, proposer)),
     }

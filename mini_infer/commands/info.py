@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from mini_infer.commands.terminal import Waiting, write
 from mini_infer.config import EngineConfig
 from mini_infer.memory import device_memory, kv_block_count, pick_device, size_text
 from mini_infer.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+    from mini_infer.models.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +36,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a model would use the memory of a device; sizes in bytes."""
+    """How a model, and its draft model if it has one, would use the memory of a device; sizes in bytes.
+
+    A block of the KV cache holds the rows of both.
+    """
 
     model: str
     architecture: str
     dtype: str
     weights: int
+    draft: str  # as --draft says
+    draft_weights: int
     max_model_len: int
     block_size: int
     kv_blocks: int
@@ -84,35 +95,47 @@ def _machine(options: EngineConfig) -> Machine:
 
 def _plan(options: EngineConfig, free: int | None) -> Plan:
     """The plan of a resolved config. The weights are counted on a model without memory: nothing is loaded."""
-    from mini_infer.cache.kv_store import KVStore
     from mini_infer.models.checkpoint import stored_tensors
     from mini_infer.models.config import ModelConfig
     from mini_infer.models.hub import resolve
     from mini_infer.models.loader import _prevailing_dtype, parse_dtype
-    from mini_infer.models.transformer import Transformer
+    from mini_infer.speculative.build import find_draft
 
     folder = resolve(options.model, options.revision)
     stored = stored_tensors(folder)
     config = ModelConfig.from_folder(folder)
     dtype = parse_dtype(options.dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
-    weights = sum(p.nbytes for p in Transformer(config, dtype, "meta").parameters())
+    draft = find_draft(options, folder)
+    weights, each = _sizes(config, dtype, options.block_size)
+    draft_weights, draft_each = _sizes(ModelConfig.from_folder(draft), dtype, options.block_size) if draft else (0, 0)
+    both, each = weights + draft_weights, each + draft_each
     context = min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
-    each = KVStore.bytes_per_block(config.num_layers, options.block_size, config.num_kv_heads, config.head_dim, dtype)
-    left = None if free is None or free < weights else free - weights  # too big a model: show by how much
+    left = None if free is None or free < both else free - both  # too big a model: show by how much
     blocks = kv_block_count(options, block_bytes=each, free_bytes=left, max_model_len=context)
     return Plan(
         model=options.model,
         architecture=config.model_type,
         dtype=str(dtype).removeprefix("torch."),
         weights=weights,
+        draft=options.draft,
+        draft_weights=draft_weights,
         max_model_len=context,
         block_size=options.block_size,
         kv_blocks=blocks,
         kv_bytes_per_block=each,
         kv_memory=blocks * each,
         kv_tokens=blocks * options.block_size,
-        spare=None if free is None else free - weights - blocks * each,
+        spare=None if free is None else free - both - blocks * each,
     )
+
+
+def _sizes(config: ModelConfig, dtype: torch.dtype, block_size: int) -> tuple[int, int]:
+    """Bytes of a model's weights, and of its part of a KV block."""
+    from mini_infer.cache.kv_store import KVStore
+    from mini_infer.models.transformer import Transformer
+
+    weights = sum(p.nbytes for p in Transformer(config, dtype, "meta").parameters())
+    return weights, KVStore.bytes_per_block(config.num_layers, block_size, config.num_kv_heads, config.head_dim, dtype)
 
 
 def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
@@ -130,6 +153,7 @@ def _machine_rows(machine: Machine) -> list[tuple[str, str]]:
 def _plan_rows(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         ("weights", f"{size_text(plan.weights)} ({plan.architecture}, {plan.dtype})"),
+        *([("draft weights", size_text(plan.draft_weights))] if plan.draft_weights else []),
         (
             "KV cache",
             f"{size_text(plan.kv_memory)} ({plan.kv_blocks} blocks of {plan.block_size}: {plan.kv_tokens} tokens)",

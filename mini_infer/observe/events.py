@@ -155,6 +155,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     cached_tokens: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    steps: int = 0  # that gave it tokens: one each without drafts
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0

@@ -56,6 +56,7 @@ class Sequence:
     k_why: KReason | None = None  # why none; a sequence that reads its prompt has no reason
     may_draft: bool = True  # False once drafting it gave no distribution (NaN)
     last_drafted: int = 0  # its number of tokens when it last had drafts (at first: its prompt)
+    steps: int = 0  # that gave it tokens
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0

@@ -80,7 +80,7 @@ def test_json_is_one_object_on_one_line(ask: Run) -> None:
     assert list(answer) == KEYS
     assert len(answer["token_ids"]) == answer["usage"]["completion_tokens"] == 8
     assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 8
-    assert (answer["finish_reason"], answer["speculation"]) == ("length", None)
+    assert (answer["finish_reason"], answer["speculation"]["proposer"]) == ("length", "none")
     assert 0 < answer["timings"]["ttft_s"] <= answer["timings"]["total_s"]
 
 

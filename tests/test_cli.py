@@ -26,6 +26,7 @@ from mini_infer.version import __version__
 from tests.support.checkpoints import write_checkpoint
 
 Run = Callable[..., tuple[int, str, str]]
+SPECULATION = "proposer rounds drafted accepted acceptance by_position tokens_per_step time_saved_s off_reason"
 KEYS = ["text", "token_ids", "finish_reason", "usage", "timings", "speculation"]
 
 
@@ -198,7 +199,7 @@ def test_every_engine_knob_is_an_option(command: str) -> None:
         (["generate", "hi", "--kv-memory", "lots"], "not a size: 'lots'"),
         (["generate", "hi", "--model", "no/such/folder"], "no/such/folder: no such folder"),
         (["generate", "hi", "--model", ""], "--model is ''"),
-        (["generate", "hi", "--draft", "none"], "such option"),  # a word is offered once it works
+        (["generate", "hi", "--quantize", "int8"], "such option"),  # a word is offered once it works
         (["info", "--kv-blocks", "64", "--kv-memory", "1GB"], "give only one of them"),
         (["info", "--model", "./nothing"], "no such folder"),
         (["trace", "export", "nothing.jsonl"], "nothing.jsonl cannot be read"),

@@ -13,7 +13,7 @@ log = logging.getLogger("mini_infer")
 
 
 class Audience:
-    """`snapshot()` is the engine's state as of its last report, `on_listen(on)` is told when anybody (nobody) listens."""
+    """`snapshot()` gives the engine's state as of its last report; `on_listen` is told whether anybody listens."""
 
     def __init__(self, snapshot: Callable[[], EngineState], on_listen: Callable[[bool], None]) -> None:
         self._snapshot = snapshot

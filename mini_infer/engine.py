@@ -237,7 +237,7 @@ class InferenceEngine:
         self.audience.leave(sink)
 
     def snapshot(self) -> EngineState:
-        """The whole observable state as of the last report; exact only while no arrival, abort or control is pending."""
+        """The whole observable state as of the last report; exact while no arrival, abort or control is pending."""
         return self.recorder.snapshot(self.scheduler, self.scheduler.paused)
 
     def flush(self) -> StepReport | None:

@@ -203,7 +203,7 @@ class Recorder:
                     column("q"),
                     column("u"),
                     column("gap"),
-                )  # fmt: skip
+                )
             )
 
     def fault(self, scheduler: ContinuousScheduler, message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class KVStore:
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.data = _zeros(shape, dtype, torch.device(device))
         flat = self.data.view(num_layers, 2, num_blocks * block_size, num_kv_heads, head_dim)
         self._layers = [(keys, values) for keys, values in flat]
 
@@ -50,3 +52,10 @@ class KVStore:
         """Clear whole blocks in every layer, as after a request that wrote NaN or Inf."""
         if blocks:
             self.data[:, :, torch.tensor(blocks, device=self.data.device)] = 0
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU as pages the system zeroes at first touch: a large cache costs no time before it is used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

@@ -8,10 +8,10 @@ says what the answer must be, from the tokens alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from mini_infer.engine import InferenceEngine
 from mini_infer.observe.events import Finished, Output, StepReport
 from mini_infer.observe.state import EngineState, fold
 from mini_infer.sampling.params import SamplingParams
-from mini_infer.sampling.rows import SampleRow, Verdict
+from mini_infer.sampling.rows import Judgement, SampleRow, Verdict
 from mini_infer.scheduler.integrity import check_integrity
+from mini_infer.scheduler.plan import StepPlan
+from mini_infer.speculative.proposer import Drafts
 
 VOCAB = 50
 MASK = (1 << 61) - 1
@@ -128,16 +130,85 @@ class FakeSampler:
             return Verdict(row.seq_id, error="made to fail", non_finite=self.fail[row.seq_id])
         if NAN in digests:
             return Verdict(row.seq_id, error="the logits are not finite", non_finite=True)
-        tokens = []
+        tokens: list[int] = []
+        judged: list[Judgement] = []
         for digest, draft in zip(digests, (*row.drafts, None), strict=True):
             tokens.append(draw(digest, row.choice))
+            if draft is not None:
+                judged.append(Judgement(draft, tokens[-1] == draft, gap=0.0))
             if tokens[-1] != draft:
                 break
-        return Verdict(row.seq_id, tuple(tokens))
+        return Verdict(row.seq_id, tuple(tokens), judged=tuple(judged))
+
+
+class FakeProposer:
+    """Drafts `k` tokens, most of them right. With `has_kv` it is a model whose rows live in the target's blocks.
+
+    `exact` has it check that every row it reads is the one of its tokens; without faults in drafting it must be.
+    """
+
+    name = "fake"
+
+    def __init__(self, k: int, num_blocks: int, block_size: int, has_kv: bool) -> None:
+        self.k, self.has_kv, self.exact, self.fail = k, has_kv, True, False
+        self.rows = [UNWRITTEN] * (num_blocks * block_size)
+        self.size = block_size
+
+    def wants(self, seq: Any) -> tuple[int, Any]:
+        return self.k, None if self.k else "OFF"
+
+    def propose(self, plan: StepPlan, sequences: Mapping[str, Any], rows: Mapping[str, SampleRow]) -> Drafts:
+        if self.fail:
+            raise RuntimeError("made to fail")
+        for old, new in plan.copies:
+            self.rows[new * self.size : (new + 1) * self.size] = self.rows[old * self.size : (old + 1) * self.size]
+        wanted = {s.seq_id: s.n_draft for s in plan.slices if s.n_draft}
+        if not self.has_kv:
+            return Drafts({i: self._guess(list(rows[i].tokens), rows[i].choice, k) for i, k in wanted.items()})
+        drafts = {}
+        for s in plan.draft_slices:
+            seq = sequences[s.seq_id]
+            self._compute(seq.table.blocks, seq.tokens, s.start, s.start + s.n_new)
+            if s.rows == "last":
+                drafts[s.seq_id] = self._guess(list(seq.tokens), seq.choice, wanted[s.seq_id], seq.table.blocks)
+        return Drafts(drafts)
+
+    def _guess(self, tokens: list[int], choice: int, k: int, blocks: Sequence[int] = ()) -> tuple[int, ...]:
+        known = len(tokens)
+        for i in range(k):
+            if i and blocks:
+                self._compute(blocks, tokens, len(tokens) - 1, len(tokens))
+            (token,) = fake_answer(tokens, 1, choice)
+            tokens.append((token + (mix(token, len(tokens)) % 4 == 0)) % VOCAB)
+        return tuple(tokens[known:])
+
+    def _compute(self, blocks: Sequence[int], tokens: Sequence[int], start: int, stop: int) -> None:
+        slots = [block * self.size + i for block in blocks for i in range(self.size)]
+        before = 0
+        for p in range(stop):
+            right = chain(before, tokens[p], p)
+            if p >= start:
+                self.rows[slots[p]] = right
+            elif self.exact:
+                assert self.rows[slots[p]] == right, "a draft row that was believed valid is not"
+            before = right
+
+    def observe(self, plan: StepPlan, *, draft_s: float, verify_s: float) -> None:
+        assert draft_s >= 0 and verify_s >= 0
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        for b in blocks:
+            self.rows[b * self.size : (b + 1) * self.size] = [0] * self.size
 
 
 def fake_engine(
-    num_blocks: int = 64, block_size: int = 4, context: int = 512, eos: Sequence[int] = (), **options: Any
+    num_blocks: int = 64,
+    block_size: int = 4,
+    context: int = 512,
+    eos: Sequence[int] = (),
+    draft: Literal["none", "lookup", "model"] = "none",
+    k: int = 3,
+    **options: Any,
 ) -> InferenceEngine:
     """An engine over the fake model; `options` are those of EngineConfig."""
     config: Any = SimpleNamespace(
@@ -151,6 +222,7 @@ def fake_engine(
         options=EngineConfig(**options),
         runner=FakeRunner(num_blocks, block_size),
         sampler=FakeSampler(),
+        proposer=None if draft == "none" else FakeProposer(k, num_blocks, block_size, draft == "model"),
     )
 
 
@@ -228,6 +300,11 @@ class Watch:
         request_id = self.engine.add_request(prompt, params, **more)
         self.asked[request_id] = Asked(tuple(prompt), max_tokens, n, tuple(stop))
         return request_id
+
+    @staticmethod
+    def number(seq_id: str) -> int:
+        """Place of its request in the order of arrival, from 1."""
+        return int(seq_id.split("/")[0].removeprefix("r"))
 
     def answer(self, seq_id: str) -> list[int]:
         return self.tokens.get(seq_id, [])

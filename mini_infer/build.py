@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
+    from mini_infer.models.loader import Checkpoint
 
 NO_DEMO = "no model given: add --model with a folder or a Hugging Face repository (owner/name)"
 
@@ -20,35 +22,60 @@ def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceE
     """
     if options.model == "demo":
         raise UserError(NO_DEMO)
-    import torch
-
-    from mini_infer.cache.kv_store import KVStore
     from mini_infer.engine import InferenceEngine
-    from mini_infer.memory import device_memory, kv_block_count, pick_device
+    from mini_infer.memory import device_memory
     from mini_infer.models.hub import resolve
-    from mini_infer.models.loader import load_model_from_safetensors
+    from mini_infer.models.loader import inspect_checkpoint, load_weights
     from mini_infer.speculative.build import build_proposer, find_draft
     from mini_infer.text.tokenizer import Tokenizer
 
-    device = pick_device(options.device)
+    device = set_up_device(options)
+    folder = resolve(options.model, options.revision, progress=progress)
+    target = inspect_checkpoint(folder, options.dtype)
+    tokenizer = Tokenizer.from_folder(folder)
+    draft_folder = find_draft(options, folder, tokenizer, progress=progress)
+    draft = inspect_checkpoint(draft_folder, target.dtype) if draft_folder else None
+    model = load_weights(target, device, progress)  # what takes long comes last: all else fails sooner
+    draft_model = (load_weights(draft, device, progress), draft.config) if draft else None
+    cache = plan_cache(options.resolve(device), [target, draft] if draft else [target], device_memory(device).free)
+    proposer = build_proposer(options, target.config.vocab_size, draft_model, num_blocks=cache.blocks, device=device)
+    return InferenceEngine(
+        model, target.config, cache.blocks, device=device, options=options, tokenizer=tokenizer, proposer=proposer
+    )
+
+
+def set_up_device(options: EngineConfig) -> str:
+    """Set torch's threads and choose the device. Raises UserError where torch does not have it."""
+    import torch
+
+    from mini_infer.memory import pick_device
+
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    folder = resolve(options.model, options.revision, progress=progress)
-    tokenizer = Tokenizer.from_folder(folder)  # before the weights: it fails sooner
-    draft_folder = find_draft(options, folder, tokenizer, progress=progress)
-    model, config = load_model_from_safetensors(folder, device, options.dtype, progress=progress)
-    draft = load_model_from_safetensors(draft_folder, device, model.dtype, progress=progress) if draft_folder else None
-    configs = [config] if draft is None else [config, draft[1]]
-    blocks = kv_block_count(
-        options.resolve(device),
-        block_bytes=sum(
-            KVStore.bytes_per_block(c.num_layers, options.block_size, c.num_kv_heads, c.head_dim, model.dtype)
-            for c in configs
-        ),
-        free_bytes=device_memory(device).free,
-        max_model_len=min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings),
+    return pick_device(options.device)
+
+
+class CachePlan(NamedTuple):
+    """The size of a KV cache."""
+
+    blocks: int
+    block_bytes: int  # of one block, over all layers of all models
+    max_model_len: int
+
+
+def plan_cache(options: EngineConfig, models: Sequence[Checkpoint], free_bytes: int | None) -> CachePlan:
+    """The KV cache that resolved options give a target and its draft model in the memory left beside their weights.
+
+    Raises UserError as `kv_block_count` does.
+    """
+    from mini_infer.cache.kv_store import KVStore
+    from mini_infer.memory import kv_block_count
+
+    context = models[0].config.max_position_embeddings
+    context = min(options.max_model_len or context, context)
+    size = sum(
+        KVStore.bytes_per_block(c.num_layers, options.block_size, c.num_kv_heads, c.head_dim, dtype)
+        for c, dtype, _ in models
     )
-    proposer = build_proposer(options, config.vocab_size, draft, num_blocks=blocks, device=device)
-    return InferenceEngine(
-        model, config, blocks, device=device, options=options, tokenizer=tokenizer, proposer=proposer
-    )
+    blocks = kv_block_count(options, block_bytes=size, free_bytes=free_bytes, max_model_len=context)
+    return CachePlan(blocks, size, context)

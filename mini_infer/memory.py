@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 MOST_BLOCKS = 4096
 """KV blocks taken by default where memory and contexts would allow more: 65,536 tokens in blocks of 16."""
@@ -27,16 +31,24 @@ class Memory:
     free: int | None
 
 
-def pick_device(name: str) -> str:
-    """The device type behind --device: "cpu", "cuda" or "mps". Raises UserError where torch does not have it."""
+def pick_device(device: str | torch.device) -> str:
+    """The device behind --device: "cpu", "cuda", "cuda:1" or "mps". Raises UserError where torch does not have it."""
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(device for device, available in there.items() if available)
-    if not there[name]:
-        raise UserError(f"--device {name} is not available to this torch ({torch.__version__}): use --device cpu")
-    return name
+    if device == "auto":
+        return next(kind for kind, available in there.items() if available)
+    try:
+        kind, index = torch.device(device).type, torch.device(device).index or 0
+    except RuntimeError:
+        kind, index = "", 0
+    if not there.get(kind, False) or (kind == "cuda" and index >= torch.cuda.device_count()):
+        count = torch.cuda.device_count()
+        raise UserError(
+            f"--device {device} is not available to this torch ({torch.__version__}, {count} CUDA devices): "
+            "use --device cpu"
+        )
+    return str(device)
 
 
 def device_memory(device_type: str) -> Memory:
@@ -51,23 +63,25 @@ def device_memory(device_type: str) -> Memory:
 
 def _host_memory() -> Memory:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    free = _available()
+    available = _field(_MEMINFO, "MemAvailable:")  # without swapping, by Linux's own estimate
+    free = None if available is None else 1024 * available
     for limit_file, used_file in _CGROUPS:
         limit, used = _number(limit_file), _number(used_file)
         if limit is not None and used is not None and limit < total:
-            total = limit
-            free = min(limit - used, limit if free is None else free)
+            # Pages of files that were read count as used, and are given up on demand.
+            cached = _field(used_file.with_name("memory.stat"), "total_inactive_file", "inactive_file") or 0
+            total, left = limit, limit - used + cached
+            free = left if free is None else min(left, free)
     return Memory(total, free)
 
 
-def _available() -> int | None:
-    """Memory that can be had without swapping (Linux's own estimate), or None."""
+def _field(file: Path, *names: str) -> int | None:
+    """The number behind the first of the names in a file of lines with a name and a number."""
     try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
+        fields = dict(line.split()[:2] for line in file.read_text().splitlines())
+    except (OSError, ValueError):
         return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
+    return next((int(fields[name]) for name in names if name in fields), None)
 
 
 def _number(file: Path) -> int | None:

@@ -60,6 +60,10 @@ def test_a_container_limit_is_the_total(tmp_path: Path, monkeypatch: pytest.Monk
     used.write_text("1000000\n")
     monkeypatch.setattr(memory, "_CGROUPS", ((limit, used), (tmp_path / "none", tmp_path / "none")))
     assert device_memory("cpu") == memory.Memory(3_000_000, 2_000_000)
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 400000\nactive_file 100000\n")
+    assert device_memory("cpu").free == 2_400_000  # cached files are given up on demand
+    (tmp_path / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 500000\n")
+    assert device_memory("cpu").free == 2_500_000  # the older interface: with its children
     limit.write_text("max\n")
     assert device_memory("cpu").total > 3_000_000
 

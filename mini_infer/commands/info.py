@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
+from mini_infer.build import plan_cache, set_up_device
 from mini_infer.commands.terminal import Waiting, write
 from mini_infer.config import EngineConfig
-from mini_infer.memory import device_memory, kv_block_count, pick_device, size_text
+from mini_infer.memory import device_memory, size_text
 from mini_infer.version import __version__
-
-if TYPE_CHECKING:
-    import torch
-
-    from mini_infer.models.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +70,7 @@ def run(options: EngineConfig, *, as_json: bool) -> None:
 def _machine(options: EngineConfig) -> Machine:
     import torch
 
-    device = pick_device(options.device)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    device = set_up_device(options)
     memory = device_memory(device)
     return Machine(
         version=__version__,
@@ -94,48 +87,33 @@ def _machine(options: EngineConfig) -> Machine:
 
 
 def _plan(options: EngineConfig, free: int | None) -> Plan:
-    """The plan of a resolved config. The weights are counted on a model without memory: nothing is loaded."""
-    from mini_infer.models.checkpoint import stored_tensors
-    from mini_infer.models.config import ModelConfig
+    """The plan of a resolved config. Nothing is loaded."""
     from mini_infer.models.hub import resolve
-    from mini_infer.models.loader import _prevailing_dtype, parse_dtype
+    from mini_infer.models.loader import inspect_checkpoint
     from mini_infer.speculative.build import find_draft
 
     folder = resolve(options.model, options.revision)
-    stored = stored_tensors(folder)
-    config = ModelConfig.from_folder(folder)
-    dtype = parse_dtype(options.dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
-    draft = find_draft(options, folder)
-    weights, each = _sizes(config, dtype, options.block_size)
-    draft_weights, draft_each = _sizes(ModelConfig.from_folder(draft), dtype, options.block_size) if draft else (0, 0)
-    both, each = weights + draft_weights, each + draft_each
-    context = min(options.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
-    left = None if free is None or free < both else free - both  # too big a model: show by how much
-    blocks = kv_block_count(options, block_bytes=each, free_bytes=left, max_model_len=context)
+    models = [inspect_checkpoint(folder, options.dtype)]
+    if draft := find_draft(options, folder):
+        models.append(inspect_checkpoint(draft, models[0].dtype))
+    weights = [model.nbytes for model in models]
+    left = None if free is None or free < sum(weights) else free - sum(weights)  # too big: show by how much
+    cache = plan_cache(options, models, left)
     return Plan(
         model=options.model,
-        architecture=config.model_type,
-        dtype=str(dtype).removeprefix("torch."),
-        weights=weights,
+        architecture=models[0].config.model_type,
+        dtype=str(models[0].dtype).removeprefix("torch."),
+        weights=weights[0],
         draft=options.draft,
-        draft_weights=draft_weights,
-        max_model_len=context,
+        draft_weights=sum(weights[1:]),
+        max_model_len=cache.max_model_len,
         block_size=options.block_size,
-        kv_blocks=blocks,
-        kv_bytes_per_block=each,
-        kv_memory=blocks * each,
-        kv_tokens=blocks * options.block_size,
-        spare=None if free is None else free - both - blocks * each,
+        kv_blocks=cache.blocks,
+        kv_bytes_per_block=cache.block_bytes,
+        kv_memory=cache.blocks * cache.block_bytes,
+        kv_tokens=cache.blocks * options.block_size,
+        spare=None if free is None else free - sum(weights) - cache.blocks * cache.block_bytes,
     )
-
-
-def _sizes(config: ModelConfig, dtype: torch.dtype, block_size: int) -> tuple[int, int]:
-    """Bytes of a model's weights, and of its part of a KV block."""
-    from mini_infer.cache.kv_store import KVStore
-    from mini_infer.models.transformer import Transformer
-
-    weights = sum(p.nbytes for p in Transformer(config, dtype, "meta").parameters())
-    return weights, KVStore.bytes_per_block(config.num_layers, block_size, config.num_kv_heads, config.head_dim, dtype)
 
 
 def _machine_rows(machine: Machine) -> list[tuple[str, str]]:

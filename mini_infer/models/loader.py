@@ -11,11 +11,11 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,20 +23,14 @@ from torch import Tensor
 
 from mini_infer.errors import UserError
 from mini_infer.files import corrupt
+from mini_infer.memory import pick_device, size_text
 from mini_infer.models.checkpoint import StoredTensor, stored_tensors
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.hub import resolve
 from mini_infer.models.transformer import Transformer
+from mini_infer.progress import Progress, bar
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes in all), first with (0, all)."""
-
-COMPUTE_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
+COMPUTE_DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # Buffers that older writers saved and that follow from the configuration.
@@ -57,43 +51,76 @@ def load_model_from_safetensors(
 
     Args:
         source: a folder, or `owner/name` on the Hugging Face hub (fetched on first use).
-        device: where the weights are to lie.
+        device: where the weights are to lie: auto, cpu, cuda (or cuda:1, ...) or mps.
         dtype: what to compute in: auto (or None), bfloat16, float16, float32 or float64. Auto is what `config.json`
-            says, and where it says nothing, the type that most bytes of the weights have. All parameters get this one
-            type.
+            says, and where it says nothing, the type that most bytes of the weights have. All parameters get it.
         revision: branch, tag or commit of the repository.
         progress: True shows progress bars on stderr; a callable is told (bytes read, bytes in all).
 
     Raises:
         UserError: one line naming the file, the tensor or the option at fault, and the remedy.
     """
-    explicit, where = parse_dtype(dtype), _device(device)  # before gigabytes are fetched
-    folder = resolve(source, revision, progress=progress is True)
-    config, compute, stored = inspect_checkpoint(folder, explicit)
-    if where.type == "mps" and compute == torch.float64:
-        raise UserError("float64 does not exist on mps; use float32, or the device cpu")
-    with _memory_errors(where, compute, stored):
-        model = Transformer(config, compute, where)
-        with _report(progress) as report:
-            _fill(model.checkpoint_parameters(), stored, report)
-    return model, config
+    parse_dtype(dtype)  # both before gigabytes are fetched
+    device = pick_device(device)
+    checkpoint = inspect_checkpoint(resolve(source, revision, progress=progress is True), dtype)
+    return load_weights(checkpoint, device, progress), checkpoint.config
 
 
-def inspect_checkpoint(
-    folder: Path, dtype: str | torch.dtype | None = None
-) -> tuple[ModelConfig, torch.dtype, dict[str, StoredTensor]]:
-    """What loading `folder` would make: the model's configuration, the type it computes in, the tensors by parameter.
+class Checkpoint(NamedTuple):
+    """A folder that is known to hold a whole model; nothing of it is loaded yet."""
 
-    Reads the configuration and the headers of the weights, and checks that every tensor of the model is there, whole,
-    of the right shape and a floating type. Raises UserError as `load_model_from_safetensors` does; allocates nothing.
+    config: ModelConfig
+    dtype: torch.dtype  # what the model computes in
+    tensors: dict[str, StoredTensor]  # by parameter
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights once loaded."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values()) * self.dtype.itemsize
+
+
+def inspect_checkpoint(folder: Path, dtype: str | torch.dtype | None = None) -> Checkpoint:
+    """What loading `folder` would make, from its configuration and the headers of its weights.
+
+    Every tensor of the model is there, whole, of the right shape and a floating type; else raises UserError as
+    `load_model_from_safetensors` does. Allocates nothing.
     """
-    stored = stored_tensors(folder)
+    stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not DERIVED.search(name)}
     config = ModelConfig.from_folder(folder)
     compute = parse_dtype(dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
     stored, config = _settle_head(stored, config, compute)
     parameters = Transformer(config, compute, "meta").checkpoint_parameters()
-    _check(folder, stored, parameters, config.tie_word_embeddings)
-    return config, compute, {name: stored[name] for name in parameters}
+    _check(folder, stored, parameters)
+    return Checkpoint(config, compute, {name: stored[name] for name in parameters})
+
+
+def load_weights(checkpoint: Checkpoint, device: str | torch.device, progress: bool | Progress = False) -> Transformer:
+    """The model of an inspected checkpoint. Arguments and errors as of `load_model_from_safetensors`."""
+    config, dtype, stored = checkpoint
+    device = pick_device(device)
+    if device.startswith("mps") and dtype == torch.float64:
+        raise UserError("float64 does not exist on mps; use float32, or the device cpu")
+    total = sum(tensor.nbytes for tensor in stored.values())
+    done = 0
+    try:
+        model = Transformer(config, dtype, device)
+        parameters = model.checkpoint_parameters()
+        with torch.no_grad(), bar("loading weights", show=progress is True, of_bytes=True) as show:
+            report = progress if callable(progress) else show
+            report(done, total)
+            for name in sorted(parameters, key=lambda name: (-stored[name].nbytes, name)):
+                with _opened(stored[name]) as file:
+                    parameters[name].copy_(file.get_tensor(stored[name].name))
+                done += stored[name].nbytes
+                report(done, total)
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
+        raise UserError(
+            f"{device} has too little memory for {size_text(checkpoint.nbytes)} of weights in {str(dtype)[6:]}; "
+            "use a smaller model or dtype, or another device"
+        ) from error
+    return model
 
 
 def parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -106,26 +133,12 @@ def parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return COMPUTE_DTYPES[name]
 
 
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        where = torch.device(device)
-    except RuntimeError as error:
-        raise UserError(f"device {device!r} is unknown; use cpu, cuda or mps") from error
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(where.type, False):
-        raise UserError(f"device {where} is not available to this torch ({torch.__version__}); use cpu")
-    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device {where} is not there; this machine has {torch.cuda.device_count()} CUDA device(s)")
-    return where
-
-
 def _prevailing_dtype(stored: Mapping[str, StoredTensor]) -> torch.dtype:
     """The floating type that most bytes of the weights have. Norms kept in float32 do not outweigh bf16 matrices."""
-    nbytes: Counter[str] = Counter()
+    nbytes = Counter[str]()
     for tensor in stored.values():
-        if tensor.dtype in STORED_DTYPES:
-            nbytes[tensor.dtype] += tensor.nbytes
-    return STORED_DTYPES[nbytes.most_common(1)[0][0]] if nbytes else torch.float32
+        nbytes[tensor.dtype] += tensor.nbytes
+    return STORED_DTYPES[max(STORED_DTYPES, key=lambda dtype: nbytes[dtype])]
 
 
 def _settle_head(
@@ -138,16 +151,12 @@ def _settle_head(
     """
     if not config.tie_word_embeddings or HEAD not in stored:
         return stored, config
-    if EMBEDDING not in stored:
-        return {**stored, EMBEDDING: stored[HEAD]}, config
-    if _same(stored[HEAD], stored[EMBEDDING], dtype):
-        return stored, config
-    logger.warning(
-        "%s: config.json says tie_word_embeddings, but %s differs from %s; the stored head is used",
-        stored[HEAD].file,
-        HEAD,
-        EMBEDDING,
-    )
+    head = stored[HEAD]
+    shared = {EMBEDDING: head} | {name: tensor for name, tensor in stored.items() if name != HEAD}
+    if shared[EMBEDDING] is head or _same(shared[EMBEDDING], head, dtype):
+        return shared, config
+    said = "%s: config.json says tie_word_embeddings, but %s differs from %s; the stored head is used"
+    logger.warning(said, head.file, HEAD, EMBEDDING)
     return stored, replace(config, tie_word_embeddings=False)
 
 
@@ -163,25 +172,22 @@ def _same(one: StoredTensor, other: StoredTensor, dtype: torch.dtype, rows: int 
     return True
 
 
-def _check(folder: Path, stored: Mapping[str, StoredTensor], parameters: Mapping[str, Tensor], tied: bool) -> None:
+def _check(folder: Path, stored: Mapping[str, StoredTensor], parameters: Mapping[str, Tensor]) -> None:
     """Every parameter must be there, in a type and shape it can be copied from, and nothing else that matters."""
-    surplus = [
-        tensor
-        for name, tensor in stored.items()
-        if name not in parameters and not DERIVED.search(name) and not (tied and name == HEAD)
-    ]
     missing = [name for name in parameters if name not in stored]
-    for tensor in [*surplus, *(stored[name] for name in parameters if name in stored)]:
+    present = {name: stored[name] for name in parameters if name in stored}
+    surplus = [tensor for name, tensor in stored.items() if name not in parameters]
+    for tensor in (*surplus, *present.values()):
         if tensor.dtype not in STORED_DTYPES:
             raise UserError(
                 f"{tensor.file}: tensor {tensor.name} has the type {tensor.dtype}: quantised and integer weights are "
                 f"not supported; give a checkpoint in {', '.join(STORED_DTYPES)}"
             )
-    for name, parameter in parameters.items():
-        if name in stored and stored[name].shape != tuple(parameter.shape):
+    for name, tensor in present.items():
+        if tensor.shape != (shape := tuple(parameters[name].shape)):
             raise UserError(
-                f"{stored[name].file}: tensor {stored[name].name} has the shape {list(stored[name].shape)}, but "
-                f"config.json asks for {list(parameter.shape)}; weights and configuration are not of one model"
+                f"{tensor.file}: tensor {tensor.name} has the shape {list(tensor.shape)}, but config.json asks for "
+                f"{list(shape)}; weights and configuration are not of one model"
             )
     if missing:
         files = {str(tensor.file) for tensor in stored.values()}
@@ -200,20 +206,6 @@ def _more(items: Sequence[object]) -> str:
     return f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
 
 
-def _fill(parameters: Mapping[str, Tensor], stored: Mapping[str, StoredTensor], report: Progress) -> None:
-    """Copy every tensor into its parameter, converting its type on the way, largest first."""
-    total = sum(tensor.nbytes for tensor in stored.values())
-    done = 0
-    report(done, total)
-    with torch.no_grad():
-        for name in sorted(parameters, key=lambda name: (-stored[name].nbytes, name)):
-            tensor = stored[name]
-            with _opened(tensor) as file:
-                parameters[name].copy_(file.get_tensor(tensor.name))
-            done += tensor.nbytes
-            report(done, total)
-
-
 @contextmanager
 def _opened(tensor: StoredTensor) -> Iterator[Any]:
     """A fresh handle on the tensor's file. What goes wrong in it is told with the file and the tensor."""
@@ -222,37 +214,3 @@ def _opened(tensor: StoredTensor) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         raise corrupt(tensor.file, f"tensor {tensor.name}: {error}") from error
-
-
-@contextmanager
-def _memory_errors(where: torch.device, dtype: torch.dtype, stored: Mapping[str, StoredTensor]) -> Iterator[None]:
-    try:
-        yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
-            raise
-        needed = sum(math.prod(tensor.shape) for tensor in stored.values()) * dtype.itemsize
-        raise UserError(
-            f"{where} has too little memory for {needed / 1e9:.2f} GB of weights in {str(dtype)[6:]}; "
-            "use a smaller model or dtype, or another device"
-        ) from error
-
-
-@contextmanager
-def _report(progress: bool | Progress) -> Iterator[Progress]:
-    """What to call with (done, total): the caller's own function, a bar on stderr, or nothing."""
-    if callable(progress):
-        yield progress
-        return
-    if not progress:
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)

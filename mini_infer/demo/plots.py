@@ -134,7 +134,7 @@ OBSTACLES: dict[str, tuple[Obstacle, ...]] = {
             (
                 ("saw a small hole in the fence", "crawled through it"),
                 ("found the key under a flowerpot", "opened the gate"),
-                ("called the guard", "asked him kindly to open the gate"),
+                ("called the guard", "asked kindly to be let in"),
             ),
         ),
         Obstacle(

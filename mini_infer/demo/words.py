@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 ANIMALS = tuple(
-    """fox bear rabbit owl mouse cat dog duck frog deer squirrel turtle lion tiger elephant monkey penguin horse goat
-    sheep cow pig goose swan crow sparrow beaver badger otter mole raccoon wolf panda koala camel giraffe zebra parrot
-    snail bee butterfly hedgehog kitten puppy lamb pony hare crab seal donkey lizard bat hamster chicken snake""".split()
+    """fox bear rabbit owl mouse cat dog duck frog deer squirrel turtle lion tiger elephant monkey penguin horse
+    goat sheep cow pig goose swan crow sparrow beaver badger otter mole raccoon wolf panda koala camel giraffe zebra
+    parrot snail bee butterfly hedgehog kitten puppy lamb pony hare crab seal donkey lizard bat hamster
+    chicken snake""".split()
 )
 BEINGS = tuple(
-    "dragon robot unicorn dinosaur fairy wizard knight pirate baker farmer gardener painter sailor miller teacher child "
-    "giant elf doctor shepherd".split()
+    "dragon robot unicorn dinosaur fairy wizard knight pirate baker farmer gardener painter sailor miller teacher "
+    "child giant elf doctor shepherd".split()
 )
 WOMEN = ("girl", "princess", "queen", "woman", "grandmother")
 MEN = ("boy", "prince", "king", "man", "grandfather")
@@ -94,6 +95,7 @@ TRAITS: dict[str, tuple[str, str]] = {  # {N} name, {P}/{p} she/he, {s} her/his
     "slow": ("{P} took a long time for everything.", "{P} was always the last to arrive."),
     "strong": ("{P} could lift a heavy stone.", "{P} carried wood for the whole village."),
 }
+HABITS = ("{P} liked to walk in the sun.", "{P} had many plans.")  # of other traits
 FEELINGS = (
     "{N} felt sad and sat down under a tree.",
     "{N} did not know what to do.",
@@ -102,7 +104,15 @@ FEELINGS = (
     "{N} tried again and again, but nothing helped.",
     "{N} wanted to give up.",
 )
-TIMES = ("One day", "One morning", "One evening", "One spring day", "One cold morning", "One warm night", "On a rainy day")
+TIMES = (
+    "One day",
+    "One morning",
+    "One evening",
+    "One spring day",
+    "One cold morning",
+    "One warm night",
+    "On a rainy day",
+)
 JOYS = (
     "{P} was so happy that {p} danced.",
     "{P} smiled from ear to ear.",

@@ -17,6 +17,7 @@ import click
 from click.exceptions import Exit
 
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
+from mini_infer.commands.serve import server_options
 from mini_infer.commands.terminal import note
 from mini_infer.config import engine_config
 from mini_infer.errors import UserError
@@ -67,6 +68,17 @@ def info(as_json: bool, **values: Any) -> None:
     from mini_infer.commands import info as command
 
     command.run(engine_config(values), as_json=as_json)
+
+
+@cli.command()
+@server_options
+@engine_options
+@debug_option
+def serve(**values: Any) -> None:
+    """Serve a model over HTTP to OpenAI clients."""
+    from mini_infer.commands import serve as command
+
+    command.run({name: values.pop(name) for name in command.SERVER_OPTIONS}, engine_config(values))
 
 
 @cli.group(invoke_without_command=True)

@@ -1,0 +1,180 @@
+"""POST /v1/chat/completions"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar import post
+from litestar.openapi import ResponseSpec
+from litestar.response.base import ASGIResponse
+
+from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
+from mini_infer.api.errors import ErrorBody, bad
+from mini_infer.api.logprobs import chat_logprobs
+from mini_infer.api.request import ApiRequest
+from mini_infer.api.schemas import (
+    AnswerMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatLogprobs,
+    ChatRequest,
+    ChunkChoice,
+    Delta,
+    Message,
+    UsageInfo,
+)
+from mini_infer.api.serving import Serving
+from mini_infer.observe.events import TokenLogprob
+
+if TYPE_CHECKING:
+    from mini_infer.text.tokenizer import Tokenizer
+
+
+@post(
+    ["/v1/chat/completions", "/chat/completions"],
+    status_code=200,
+    summary="Answer a conversation",
+    tags=["openai"],
+    responses={
+        200: ResponseSpec(ChatCompletion, description="The answer; with stream, server-sent events of its chunks."),
+        400: ResponseSpec(ErrorBody, description="What is wrong with the request."),
+    },
+)
+async def chat_completions(request: ApiRequest, data: ChatRequest) -> ASGIResponse:
+    serving: Serving = request.app.state.serving
+    serving.names.check(data.model)
+    with serving.preparing():
+        params = sampling_params(data, serving, _max_tokens(data), _num_logprobs(data))
+        prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer), text_length(data.messages))
+        call = Call(prompts=[prompt], params=params, asked=data)
+        shape = ChatShape(call, Head.new(serving, "chatcmpl"), serving.engine.tokenizer)
+        stream = await submit(serving, call)
+    return await answer(request, serving, call, shape, stream)
+
+
+def _max_tokens(asked: ChatRequest) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise bad(f"{name} must be at least 1, not {value}", name)
+    return asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+
+
+def _num_logprobs(asked: ChatRequest) -> int | None:
+    if asked.top_logprobs is not None:
+        if not 0 <= asked.top_logprobs <= 20:
+            raise bad(f"top_logprobs must be from 0 to 20, not {asked.top_logprobs}", "top_logprobs")
+        if not asked.logprobs:
+            raise bad("top_logprobs needs logprobs to be true", "top_logprobs")
+    return (asked.top_logprobs or 0) if asked.logprobs else None
+
+
+def encode_chat(asked: Any, tokenizer: Tokenizer) -> list[int]:
+    """The ids of `asked.messages` in the model's template. Raises ApiError, UserError."""
+    variables = dict(asked.chat_template_kwargs or {})
+    for name in variables.keys() & {"messages", "tools", "documents"}:
+        raise bad(f"chat_template_kwargs must not hold {name}", "chat_template_kwargs")
+    if getattr(asked, "reasoning_effort", None) is not None:
+        variables.setdefault("reasoning_effort", asked.reasoning_effort)
+    if asked.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = asked.add_generation_prompt
+    return tokenizer.encode_chat(plain_messages(asked.messages), **variables)
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as a template gets them. Raises ApiError for what it could not show."""
+    if not messages:
+        raise bad("messages is empty: give at least one message", "messages")
+    return [_plain(message, f"messages.{number}") for number, message in enumerate(messages)]
+
+
+def _plain(message: Message, where: str) -> dict[str, Any]:
+    plain = {name: value for name, value in msgspec.structs.asdict(message).items() if value is not None}
+    if message.role == "developer":  # no template of ours knows it; it means the same
+        plain["role"] = "system"
+    if message.content is None and message.role != "assistant":
+        raise bad(f"{where}.content is required", f"{where}.content", "missing_required_parameter")
+    if isinstance(message.content, list):
+        for number, part in enumerate(message.content):
+            place = f"{where}.content.{number}"
+            if part.type != "text":
+                text = f"{place} is of type {part.type[:60]!r}: only text is supported"
+                raise bad(text, f"{place}.type", "unsupported_content_type")
+            if part.text is None:
+                raise bad(f"{place}.text is required", f"{place}.text", "missing_required_parameter")
+        plain["content"] = "".join(part.text or "" for part in message.content)
+    if message.tool_calls is not None:
+        plain["tool_calls"] = [_with_arguments(call) for call in message.tool_calls]
+    return plain
+
+
+def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    """Clients send a call's arguments as a text of JSON; templates write them from an object."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def text_length(messages: Sequence[Message]) -> int:
+    """Characters of all contents, about."""
+    contents = [m.content for m in messages]
+    parts = [part.text or "" for content in contents if isinstance(content, list) for part in content]
+    return sum(map(len, parts)) + sum(len(c) for c in contents if isinstance(c, str)) + 20 * len(messages)
+
+
+class ChatShape:
+    """Answers of the chat route."""
+
+    def __init__(self, call: Call, head: Head, tokenizer: Tokenizer | None) -> None:
+        self._head = {name: getattr(head, name) for name in head.__slots__}
+        self._tokenizer = tokenizer
+        self._has_logprobs = call.params.logprobs is not None
+        self._has_ids = bool(call.asked.return_token_ids)
+        self._prompt: dict[str, Any] = {"prompt_token_ids": list(call.prompts[0])} if self._has_ids else {}
+
+    def chunks(self, piece: Piece) -> Iterator[ChunkChoice]:
+        """The role, the text, the end: each in an event of its own."""
+        if piece.begins:
+            yield ChunkChoice(index=piece.index, delta=Delta("assistant", ""))
+        news: dict[str, Any] = {"logprobs": self._logprobs(piece.logprobs)}
+        if self._has_ids:
+            news["token_ids"] = piece.token_ids
+        if piece.text:
+            yield ChunkChoice(index=piece.index, delta=Delta(content=piece.text), **news)
+            news = {}
+        if piece.reason:
+            end: dict[str, Any] = {"finish_reason": piece.reason, "stop_reason": piece.stop}
+            yield ChunkChoice(index=piece.index, delta=Delta(), **end, **news)
+
+    def event(self, choices: list[ChunkChoice], **more: Any) -> ChatCompletionChunk:
+        more |= self._prompt  # once
+        self._prompt = {}
+        return ChatCompletionChunk(**self._head, choices=choices, **more)
+
+    def whole(self, pieces: Sequence[Piece], usage: UsageInfo, **more: Any) -> ChatCompletion:
+        choices = [
+            ChatChoice(
+                index=piece.index,
+                message=AnswerMessage(piece.text),
+                logprobs=self._logprobs(piece.logprobs, whole=True),
+                finish_reason=piece.reason,  # type: ignore[arg-type]  # whatever else ended it was raised
+                stop_reason=piece.stop,
+                **({"token_ids": piece.token_ids} if self._has_ids else {}),
+            )
+            for piece in pieces
+        ]
+        return ChatCompletion(**self._head, choices=choices, usage=usage, **self._prompt, **more)
+
+    def _logprobs(self, scores: Sequence[TokenLogprob], *, whole: bool = False) -> ChatLogprobs | None:
+        if not self._has_logprobs or self._tokenizer is None or not (scores or whole):
+            return None
+        return chat_logprobs(scores, self._tokenizer)

@@ -95,7 +95,7 @@ def test_work_per_step_does_not_grow_with_the_queue(listening):
 
 @pytest.mark.timing
 def test_200_000_steps_show_no_growth_in_time_or_memory():
-    engine, step = crowd(WAITING, listening=False)
+    _, step = crowd(WAITING, listening=False)
     for _ in range(5_000):
         step()
     tracemalloc.start()

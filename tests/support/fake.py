@@ -284,6 +284,11 @@ class Watch:
         return self.mirror.reports
 
     @property
+    def request_ids(self) -> list[str]:
+        """All that were asked, in order."""
+        return list(self.asked)
+
+    @property
     def last(self) -> StepReport:
         return self.reports[-1]
 
@@ -335,9 +340,12 @@ class Watch:
             self.finished[output.seq_id] = output.finished
             assert output.finished.usage.completion_tokens == len(self.tokens[output.seq_id])
 
+    def check_integrity(self) -> None:
+        check_integrity(self.engine.scheduler)
+
     def check(self) -> None:
         """Integrity, and that every observer sees what is."""
-        check_integrity(self.engine.scheduler)
+        self.check_integrity()
         snapshot = self.engine.snapshot()
         for mirror in self.mirrors:
             assert mirror.state == snapshot

@@ -77,7 +77,8 @@ class Rows:
         length = self.tokens.shape[1]
         row, column = self.segments[:, :, None], self.segments[:, None, :]
         causal = torch.ones(length, length, dtype=torch.bool).tril()
-        return (((row == column) | (column == 0)) & causal)[:, None]
+        padding = row == -1  # sees all before it: a row that sees nothing in a kernel's first stretch becomes NaN
+        return (((row == column) | (column == 0) | padding) & causal)[:, None]
 
 
 class _Norm(nn.Module):

@@ -292,7 +292,7 @@ SPECULATION = (
             "how big|can|a draft|be",
             say="The draft runs K times in each round, so it must be cheap. A larger draft guesses better but costs "
             "more. "
-            "A few percent of the target is a good size.",
+            "The demo draft is less than a quarter of its target.",
             facts=("runs k times in each round", "guesses better but costs more"),
         ),
     ),

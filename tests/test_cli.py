@@ -204,7 +204,7 @@ def test_every_engine_knob_is_an_option(command: str) -> None:
         (["info", "--model", "./nothing"], "no such folder"),
         (["trace", "export", "nothing.jsonl"], "nothing.jsonl cannot be read"),
         (["trace", "nonsense"], "No such command 'nonsense' (see mini-infer trace --help)"),
-        (["serve"], "No such command 'serve'"),
+        (["serve", "--port", "99999"], "--port is 99999"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(run: Run, args: list[str], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import post
 from litestar.openapi import ResponseSpec
+from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         400: ResponseSpec(ErrorBody, description="What is wrong with the request."),
     },
 )
-async def chat_completions(request: ApiRequest, data: ChatRequest) -> ASGIResponse:
+async def chat_completions(request: ApiRequest, data: JSONBody[ChatRequest]) -> ASGIResponse:
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     with serving.preparing():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import post
 from litestar.openapi import ResponseSpec
+from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
@@ -33,7 +34,7 @@ DEFAULT_MAX_TOKENS = 16
         400: ResponseSpec(ErrorBody, description="What is wrong with the request."),
     },
 )
-async def completions(request: ApiRequest, data: CompletionRequest) -> ASGIResponse:
+async def completions(request: ApiRequest, data: JSONBody[CompletionRequest]) -> ASGIResponse:
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     with serving.preparing():

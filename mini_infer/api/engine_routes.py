@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, get, post
 from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, JSONBody
 from litestar.response import Response
 from litestar.response.base import ASGIResponse
 from msgspec.json import Encoder
@@ -63,7 +64,7 @@ async def list_models(request: AnyRequest) -> ASGIResponse:
     tags=["openai"],
     responses={200: ResponseSpec(ModelCard)},
 )
-async def one_model(request: AnyRequest, model_id: str) -> ASGIResponse:
+async def one_model(request: AnyRequest, model_id: FromPath[str]) -> ASGIResponse:
     serving: Serving = request.app.state.serving
     serving.names.check(model_id.removeprefix("/"))
     return _json(_card(serving))
@@ -118,7 +119,7 @@ async def engine_state(request: AnyRequest) -> ASGIResponse:
 
 
 @post("/tokenize", status_code=200, summary="Text to token ids", tags=["tokens"], responses={200: ResponseSpec(Tokens)})
-async def tokenize(request: ApiRequest, data: TokenizeRequest) -> ASGIResponse:
+async def tokenize(request: ApiRequest, data: JSONBody[TokenizeRequest]) -> ASGIResponse:
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     given = [name for name in ("prompt", "content", "messages") if getattr(data, name) is not None]
@@ -138,7 +139,7 @@ def _tokenize(asked: TokenizeRequest, text: str | None, tokenizer: Tokenizer) ->
 
 
 @post("/detokenize", status_code=200, summary="Token ids to text", tags=["tokens"], responses={200: ResponseSpec(Text)})
-async def detokenize(request: ApiRequest, data: DetokenizeRequest) -> ASGIResponse:
+async def detokenize(request: ApiRequest, data: JSONBody[DetokenizeRequest]) -> ASGIResponse:
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     size = serving.engine.limits.vocab_size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -90,17 +91,18 @@ def run(values: dict[str, Any], engine: EngineConfig) -> None:
     sock = bind(options.host, options.port)
     url = url_of(sock)
     serving = Serving(partial(build_engine, engine, progress=True), options, engine.model)
-    _log_to_stderr()
     if options.is_exposed:
         note(
             f"mini-infer: warning: {options.host} can be reached from other machines, and without --api-key anybody "
             "there can use this server"
         )
     note(f"mini-infer: loading {engine.model}")
-    serve(serving, sock, lambda: note(f"mini-infer: serving {serving.names.served} at {url}/v1 (Ctrl+C ends it)"))
+    with _log_to_stderr():
+        serve(serving, sock, lambda: note(f"mini-infer: serving {serving.names.served} at {url}/v1 (Ctrl+C ends it)"))
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
     """Coloured on a terminal, plain lines elsewhere."""
     handler: logging.Handler
     if sys.stderr is not None and sys.stderr.isatty():
@@ -112,8 +114,12 @@ def _log_to_stderr() -> None:
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name, level in (("mini_infer", logging.INFO), ("uvicorn", logging.WARNING)):
-        logger = logging.getLogger(name)
+    loggers = (logging.getLogger("mini_infer"), logging.getLogger("uvicorn"))
+    for logger, level in zip(loggers, (logging.INFO, logging.WARNING), strict=True):
         logger.setLevel(level)
         logger.addHandler(handler)
-        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)

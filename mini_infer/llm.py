@@ -11,8 +11,7 @@ It steps the engine in the caller's own thread, so nothing runs between calls. F
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -20,6 +19,8 @@ from typing import Any, overload
 from mini_infer.build import build_engine
 from mini_infer.config import EngineConfig
 from mini_infer.engine import InferenceEngine
+from mini_infer.observe.events import StepReport
+from mini_infer.progress import bar
 from mini_infer.results import Chunk, Collector, GenerationResult, by_request
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.text.tokenizer import Tokenizer
@@ -101,8 +102,8 @@ class LLM:
 
     def stream(
         self, prompt: Messages | Sequence[int], params: SamplingParams | None = None, *, raw: bool = False
-    ) -> Iterator[Chunk]:
-        """The answer piece by piece; the last chunk carries the result. Closing the iterator aborts the request.
+    ) -> Stream:
+        """The answer piece by piece; the last chunk carries the result. Closing or dropping it aborts the request.
 
         `raw` continues the prompt as it stands, without the chat template.
 
@@ -110,78 +111,91 @@ class LLM:
         True
         """
         ids = self._ids(prompt) if raw else self.encode_chat(prompt)  # type: ignore[arg-type]
-        chunks = self._chunks(self._submit(ids, params))
-        next(chunks)  # begun: from here on closing or dropping it ends the request
-        return chunks
+        return self._submit(ids, params)
 
     def _ids(self, prompt: Any) -> list[int]:
         return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
-    def _submit(self, prompt: list[int], params: SamplingParams | None) -> str:
+    def _submit(self, prompt: list[int], params: SamplingParams | None) -> Stream:
         params = params or SamplingParams()
         request_id = self.engine.add_request(prompt, params)
-        self._open[request_id] = (Collector(request_id, params.n), deque())
-        return request_id
+        stream = Stream(self, request_id)
+        self._open[request_id] = (Collector(request_id, params.n), stream.chunks)
+        return stream
 
     def _step(self) -> None:
         """One step; its outputs go to whoever asked for them, also if that is another iterator."""
         report = self.engine.step()
         if not report.outputs and not self.engine.has_work:
             raise RuntimeError("the engine is idle, but not all answers came: somebody else took its reports")
+        self._deliver(report)
+
+    def _deliver(self, report: StepReport) -> None:
         for request_id, outputs in by_request(report).items():
             if request_id in self._open:
                 collector, chunks = self._open[request_id]
                 chunks.extend(collector.add(output) for output in outputs)
+                if chunks[-1].result is not None:
+                    del self._open[request_id]
 
-    def _chunks(self, request_id: str) -> Iterator[Chunk]:
-        """The chunks of one request, after one that says nothing."""
-        chunks = self._open[request_id][1]
-        try:
-            yield Chunk(0, "", ())
-            while True:
-                while not chunks:
-                    self._step()
-                chunk = chunks.popleft()
-                yield chunk
-                if chunk.result is not None:
-                    return
-        finally:
-            self.engine.abort(request_id)
-            del self._open[request_id]
+    def _end(self, request_id: str) -> None:
+        """Abort a request unless it has ended; its last chunk is delivered."""
+        if request_id in self._open:
+            if self.engine.abort(request_id) and (report := self.engine.flush()) is not None:
+                self._deliver(report)
+            self._open.pop(request_id, None)
 
     def _all(self, prompts: list[list[int]], params: SamplingParams | None) -> list[GenerationResult]:
         """All answers, in the order of the prompts. If a prompt is refused, or on Ctrl+C, none is left behind."""
-        ids: list[str] = []
+        streams: list[Stream] = []
         try:
             for prompt in prompts:
-                ids.append(self._submit(prompt, params))
+                streams.append(self._submit(prompt, params))
             results: dict[str, GenerationResult] = {}
-            with _bar(len(ids), show=self._progress) as advance:
-                while len(results) < len(ids):
+            with bar("answering", show=self._progress and len(streams) > 1) as advance:
+                while len(results) < len(streams):
                     self._step()
-                    for request_id in ids:
-                        chunks = self._open[request_id][1]
-                        if chunks and chunks[-1].result is not None:
-                            results[request_id] = chunks[-1].result
-                            advance(len(results))
-                        chunks.clear()
-            return [results[i] for i in ids]
+                    for stream in streams:
+                        if stream.chunks and (result := stream.chunks[-1].result) is not None:
+                            results[stream.request_id] = result
+                        stream.chunks.clear()
+                    advance(len(results), len(streams))
+            return [results[stream.request_id] for stream in streams]
         finally:
-            for request_id in ids:
-                self.engine.abort(request_id)
-                del self._open[request_id]
+            for stream in streams:
+                stream.close()
 
 
-@contextmanager
-def _bar(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar over prompts on stderr; gives the function that sets how many are done."""
-    if not show or total < 2:
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class Stream(Iterator[Chunk]):
+    """The answer to one request, chunk by chunk, made as it is read.
 
-    columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda done: progress.update(task, completed=done)
+    Closing or dropping it aborts the request. After `abort`, or Ctrl+C while it is read, it can be read on: what there
+    is by then, and the result.
+    """
+
+    def __init__(self, llm: LLM, request_id: str) -> None:
+        self._llm = llm
+        self.request_id = request_id
+        self.chunks: deque[Chunk] = deque()  # made and not read
+
+    def __next__(self) -> Chunk:
+        try:
+            while not self.chunks and self.request_id in self._llm._open:
+                self._llm._step()
+        except BaseException:
+            self.abort()
+            raise
+        if not self.chunks:
+            raise StopIteration
+        return self.chunks.popleft()
+
+    def abort(self) -> None:
+        """End the request now, unless it has ended."""
+        self._llm._end(self.request_id)
+
+    def close(self) -> None:
+        """`abort`, and drop what was not read."""
+        self.abort()
+        self.chunks.clear()
+
+    __del__ = abort

@@ -23,5 +23,5 @@ def bar(text: str, *, show: bool, of_bytes: bool = False) -> Iterator[Progress]:
     columns = (progress.TextColumn(text), progress.BarColumn(), amount, progress.TimeRemainingColumn())
     watched = console.is_terminal or console.is_jupyter
     with progress.Progress(*columns, console=console, transient=True, disable=not watched) as shown:
-        task = shown.add_task("")
+        task = shown.add_task("", total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

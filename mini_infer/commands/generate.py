@@ -15,12 +15,13 @@ from mini_infer.commands.terminal import Waiting, note, write
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 from mini_infer.observe.trace_file import FileSink
-from mini_infer.results import Collector, GenerationResult
+from mini_infer.results import GenerationResult
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.speculative.summary import summarize
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
+    from mini_infer.llm import Stream
     from mini_infer.speculative.proposer import Proposer
 
 LONGEST_INPUT = 1 << 26
@@ -70,14 +71,12 @@ def run(
         with Waiting("loading torch"):
             import torch  # noqa: F401  (the one slow import)
     engine = build_engine(options, progress=True)
-    if engine.tokenizer is None:
-        raise ValueError("an engine without a tokenizer has no text to print")
-    if raw:
-        prompt_tokens = engine.tokenizer.encode(prompt, allow_special=True)
-    else:
-        prompt_tokens = engine.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+    from mini_infer.llm import LLM  # its tokenizer takes its time
+
+    llm = LLM(engine=engine)
+    ids = llm.encode(prompt) if raw else llm.encode_chat(prompt)
     with _recording(engine, record):
-        result = _answer(engine, prompt_tokens, params, stream=not as_json)
+        result = _answer(llm.stream(ids, params, raw=True), show=not as_json)
     shown = json.dumps(_object(result, engine.proposer)) if as_json else ""  # ASCII: one line to all readers of lines
     write(shown + "\n")
     if result.error is not None:
@@ -86,29 +85,27 @@ def run(
     return 130 if result.finish_reason == "abort" else 0
 
 
-def _answer(
-    engine: InferenceEngine, prompt_tokens: list[int], params: SamplingParams, *, stream: bool
-) -> GenerationResult:
-    """Steps the engine until the request ends. Ctrl+C aborts it; what there is by then is the result."""
-    request_id = engine.add_request(prompt_tokens, params)
-    collector = Collector(request_id, 1)
-    with Waiting("reading the prompt" if stream else "answering") as waiting:
+def _answer(stream: Stream, *, show: bool) -> GenerationResult:
+    """Reads the answer to its end, and shows it as it comes. Ctrl+C aborts it; what there is by then is the result."""
+    result: GenerationResult | None = None
+
+    def read() -> None:
+        nonlocal result
+        for chunk in stream:
+            result = chunk.result
+            if show and chunk.text:
+                waiting.stop()
+                write(chunk.text)
+
+    with Waiting("reading the prompt" if show else "answering") as waiting:
         try:
-            while not engine.is_finished(request_id):
-                for output in engine.step().outputs:
-                    collector.add(output)
-                    if stream and output.text:
-                        waiting.stop()
-                        write(output.text)
+            read()
         except KeyboardInterrupt:
-            engine.abort(request_id)
-            report = engine.flush()
-            for output in report.outputs if report is not None else ():
-                collector.add(output)
-                if stream:
-                    waiting.stop()
-                    write(output.text)
-    return collector.result()
+            stream.abort()
+            read()
+    if result is None:  # interrupted between the last chunk and its reader
+        raise KeyboardInterrupt
+    return result
 
 
 @contextmanager

@@ -197,6 +197,26 @@ def test_an_answer_nobody_reads_on_is_given_up(llm, how):
     assert is_idle(llm)
 
 
+@pytest.mark.parametrize("how", ["abort", "ctrl c"])
+def test_an_aborted_answer_can_be_read_to_its_result(llm, how):
+    stream = llm.stream("bada", replace(GREEDY, max_tokens=300, ignore_eos=True))
+    chunks = [next(stream) for _ in range(3)]
+    if how == "abort":
+        stream.abort()
+    else:
+        hooks = Hooks(llm.engine)
+        hooks.before = lambda batch: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+    assert is_idle(llm)
+    chunks += stream
+    result = chunks[-1].result
+    assert result.finish_reason == "abort"
+    assert list(result.token_ids) == [t for c in chunks for t in c.token_ids]
+    assert result.text == "".join(c.text for c in chunks)
+    assert list(stream) == []
+
+
 def test_two_streams_take_turns(llm, reference):
     params = replace(GREEDY, ignore_eos=True, max_tokens=20)
     one, two = llm.stream([5, 6, 7], params, raw=True), llm.stream([8, 9], params, raw=True)

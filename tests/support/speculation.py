@@ -94,7 +94,7 @@ def spec_engine(
     eos: tuple[int, ...] = (),
     **options: Any,
 ) -> InferenceEngine:
-    """`tiny_engine` with a proposer: one of `DRAFTS`, an object, or None. `k`: fixed, "auto", or one for each request."""
+    """`tiny_engine` with a proposer: one of `DRAFTS`, an object, or None. `k`: fixed, "auto", or one per request."""
     model, config = tiny(arch, dtype)
     block_size = options.get("block_size", 16)
     proposer: Any = draft

@@ -95,7 +95,7 @@ def test_draft_rows_of_valid_blocks_are_those_of_their_tokens():
 
     heads = [prompt(40, 1), prompt(40, 2)]
     jobs = [
-        (heads[i % 2][: 16 + 8 * (i % 4)] + prompt(5, 10 + i), SamplingParams(max_tokens=30, n=1 + i % 2))
+        (heads[i % 2][: 16 + 8 * (i % 4)] + prompt(5, 10 + i), SamplingParams(max_tokens=70, n=1 + i % 2))
         for i in range(12)
     ]
     spec_all(engine, jobs, before_step=check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,13 @@ def parameter(*shape: int, dtype: torch.dtype, device: torch.device | str) -> nn
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
 
 
-class Linear(nn.Module):
+class Module(nn.Module):
+    """A module whose call has a type: each here answers with one tensor."""
+
+    __call__: Callable[..., Tensor]
+
+
+class Linear(Module):
     """One product of the model; `parts` names the checkpoint's matrices stacked in it and their output widths.
 
     Products that read the same input (q, k and v; gate and up) are held as one: the input is read once, and a

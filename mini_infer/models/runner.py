@@ -41,8 +41,7 @@ class ModelRunner:
         token_ids = torch.tensor(batch.token_ids, device=self.device)
         rows = torch.tensor(batch.logit_rows, dtype=torch.long, device=self.device)
         meta = build_metadata(batch, self.device, self.model.dtype)
-        hidden: Tensor = self.model(token_ids, meta, self.kv, rows)
-        return hidden
+        return self.model(token_ids, meta, self.kv, rows)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

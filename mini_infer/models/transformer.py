@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from mini_infer.cache.kv_store import KVStore
 from mini_infer.models.attention import AttentionMetadata, attend
 from mini_infer.models.config import ModelConfig
-from mini_infer.models.linear import Linear, parameter
+from mini_infer.models.linear import Linear, Module, parameter
 from mini_infer.models.rope import cos_sin, inverse_frequencies, rotate
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Module):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), over the last dimension.
 
     The quotient is rounded to the model's precision before it meets the weight, as the checkpoints were trained
@@ -29,11 +29,10 @@ class RMSNorm(nn.Module):
         return self.weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
 
-class Attention(nn.Module):
+class Attention(Module):
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
-        self.head_dim, self.num_kv_heads = config.head_dim, config.num_kv_heads
-        self.num_heads = config.num_heads
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         parts = {"q_proj": q, "k_proj": kv, "v_proj": kv}
         self.qkv_proj = Linear(config.hidden_size, parts, bias=config.qkv_bias, dtype=dtype, device=device)
@@ -44,21 +43,20 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, meta: AttentionMetadata, cache: tuple[Tensor, Tensor]
     ) -> Tensor:
-        qkv = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
-        heads = self.num_heads
-        qk, v = qkv[:, : heads + self.num_kv_heads], qkv[:, heads + self.num_kv_heads :]
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        qk, v = (
+            self.qkv_proj(x).view(x.shape[0], -1, self.head_dim).split_with_sizes((heads + kv_heads, kv_heads), dim=1)
+        )
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, :heads]), self.k_norm(qk[:, heads:])), dim=1)
-        qk = rotate(qk, cos, sin)
-        q, k = qk[:, :heads], qk[:, heads:]
+        q, k = rotate(qk, cos, sin).split_with_sizes((heads, kv_heads), dim=1)
         keys, values = cache
         keys.index_copy_(0, meta.slots, k)
         values.index_copy_(0, meta.slots, v)
-        out: Tensor = self.o_proj(attend(q, keys, values, meta))
-        return out
+        return self.o_proj(attend(q, keys, values, meta))
 
 
-class MLP(nn.Module):
+class MLP(Module):
     """down(silu(gate(x)) * up(x)): SwiGLU, Shazeer 2020."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -70,11 +68,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(F.silu(gate) * up)
-        return out
+        return self.down_proj(F.silu(gate) * up)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Module):
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
@@ -86,11 +83,10 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, meta: AttentionMetadata, cache: tuple[Tensor, Tensor]
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, meta, cache)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Transformer(nn.Module):
+class Transformer(Module):
     """The decoder and its output head. Parameters are allocated, not initialised, and take no gradient."""
 
     def __init__(
@@ -124,13 +120,11 @@ class Transformer(nn.Module):
         cos, sin = cos_sin(self.frequencies, meta.positions, self.config.rope.attention_factor, x.dtype)
         for index, layer in enumerate(self.layers):
             x = layer(x, cos, sin, meta, kv.layer(index))
-        hidden: Tensor = self.norm(x if rows is None else x[rows])
-        return hidden
+        return self.norm(x if rows is None else x[rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] to [R, vocab_size], in the model's precision."""
-        out: Tensor = self.lm_head(hidden)
-        return out
+        return self.lm_head(hidden)
 
     def checkpoint_parameters(self) -> dict[str, Tensor]:
         """The tensors of a checkpoint by their Hugging Face names, each the memory it must be copied into.
@@ -139,11 +133,11 @@ class Transformer(nn.Module):
         """
         found: dict[str, Tensor] = {"model.embed_tokens.weight": self.embed_tokens}
         for name, module in self.named_modules():
-            prefix, _, leaf = f"model.{name}".rpartition(".")
             if isinstance(module, RMSNorm):
-                found[f"{prefix}.{leaf}.weight"] = module.weight
+                found[f"model.{name}.weight"] = module.weight
             elif isinstance(module, Linear) and module is not self.lm_head:
-                found |= {f"{prefix}.{part}": view for part, view in module.checkpoint_parameters().items()}
+                layer = name.rpartition(".")[0]
+                found |= {f"model.{layer}.{part}": view for part, view in module.checkpoint_parameters().items()}
         if not self.config.tie_word_embeddings:
             found |= self.lm_head.checkpoint_parameters()
         return found

@@ -36,7 +36,7 @@ class Audience:
             self._on_listen(False)
 
     def tell(self, report: StepReport) -> None:
-        for sink in self._sinks:
+        for sink in tuple(self._sinks):  # one that joins now has a snapshot that includes this report
             self._guarded(sink, lambda sink=sink: sink.emit(report))  # type: ignore[misc]
         if self._joining:
             self._welcome()

@@ -356,9 +356,9 @@ class InferenceEngine:
             return None
 
     def _undo(self, plan: StepPlan, error: BaseException) -> Undone:
-        """Return what a plan reserved; its preemptions stay."""
+        """Return what a plan reserved, and clear what the failed step may have written there; its preemptions stay."""
         self.recorder.preempted(plan.preempted)
-        self.recorder.preempted(self.scheduler.rollback(plan))
+        self._zero_blocks(self.scheduler.rollback(plan))
         return Undone(error)
 
     def _one_by_one(self, plan: StepPlan) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 class _News:
     """What the next report will say. `outputs` is keyed by sequence: one output each."""
 
+    planned: bool = False  # a step moved blocks, even if it was undone
     outputs: dict[str, Output] = field(default_factory=dict)
     arrived: list[Arrived] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Recorder:
     def pending(self) -> bool:
         """Something happened that no report has told yet."""
         n = self._news
-        return bool(n.outputs or n.arrived or n.aborted or n.control)
+        return bool(n.planned or n.outputs or n.arrived or n.aborted or n.control)
 
     # --- listening --------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,9 @@ class Recorder:
     def control(self, control: Control) -> None:
         self._news.control.append(control)
 
-    def preempted(self, preemptions: tuple[Preemption, ...] | list[Preemption]) -> None:
+    def preempted(self, preemptions: tuple[Preemption, ...]) -> None:
+        """Of every plan, whether its step stands or was undone."""
+        self._news.planned = True
         self.count(preemptions=len(preemptions))
         if self.listening:
             for p in preemptions:

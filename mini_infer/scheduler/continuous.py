@@ -54,7 +54,6 @@ class ContinuousScheduler:
         self.sequences: dict[str, Sequence] = {}
         self.running: list[Sequence] = []  # in order of service
         self.queue = WaitingQueue()
-        self.preemptions = 0
         self.draft_has_kv = False  # the proposer is a model, whose KV lives in the same blocks
 
     @property
@@ -195,7 +194,6 @@ class ContinuousScheduler:
     def _preempt(self, seq: Sequence, cause: str) -> Preemption:
         """Free a running sequence's blocks; their keys stay, so that resuming is mostly a prefix hit."""
         record = Preemption(seq.seq_id, seq.num_computed, len(seq.table), cause)
-        self.preemptions += 1
         seq.preemptions += 1
         seq.lost, seq.num_computed, seq.num_computed_draft = seq.num_computed, 0, 0
         self._back_to_queue(seq)
@@ -217,8 +215,6 @@ class ContinuousScheduler:
         while index < len(self.queue) and index <= MAX_BYPASS:
             seq = self.queue[index]
             wait = Wait("COOLDOWN") if draft.preempted else self._obstacle(seq, draft)
-            if seq.table.missing(seq.num_tokens) > self.pool.num_blocks:  # grown beyond the whole pool before it was
-                draft.exhausted.append(seq.seq_id)  # preempted: it cannot resume
             if wait is None:
                 self._admit_one(draft, seq)
                 if blocked is not None:
@@ -240,27 +236,26 @@ class ContinuousScheduler:
         seats = self.seats
         if seats + seq.n > self.max_running:
             return Wait("SEQS", need=seq.n, have=self.max_running - seats)
-        need, have = self._blocks_needed(seq)
+        _, need, have = self._blocks_needed(seq)
         # A watermark of one block per running sequence keeps an admission from forcing a preemption at once; those
         # that drafts took are part of it.
         need += max(0, seats - draft.for_drafts)
         return Wait("BLOCKS", need=need, have=have) if need > have else None
 
-    def _blocks_needed(self, seq: Sequence) -> tuple[int, int]:
-        """(blocks to take for all its tokens and the tails of its forks, blocks there are beside its own hits)."""
-        hits = self._hits(seq)
-        need = -(-seq.num_tokens // self.size) - len(hits) + seq.n - 1
-        return need, self.pool.num_free - sum(self.pool.ref[b] == 0 for b in hits)
+    def _blocks_needed(self, seq: Sequence) -> tuple[list[int], int, int]:
+        """(its hits, blocks to take for the rest of its tokens and the tails of its forks, blocks there are for that).
 
-    def _hits(self, seq: Sequence) -> list[int]:
-        return self.prefix.match(seq.block_keys(seq.hit_cap(self.size), self.size), seq.tokens)
+        Never more than the whole pool: it was not refused as too long, and whoever ran beside others left them a block.
+        """
+        hits = self.prefix.match(seq.block_keys(seq.hit_cap(self.size), self.size), seq.tokens)
+        need = -(-seq.num_tokens // self.size) - len(hits) + seq.n - 1
+        return hits, need, self.pool.num_free - sum(self.pool.ref[b] == 0 for b in hits)
 
     def _admit_one(self, draft: _Draft, seq: Sequence) -> None:
         """Give it a seat, the blocks of its cached prefix, and fresh ones for all the rest of its tokens."""
-        need, have = self._blocks_needed(seq)
+        hits, need, have = self._blocks_needed(seq)
         if need > have or draft.left <= 0:  # a retry alone may find less than the step that failed
             return
-        hits = self._hits(seq)
         cached = len(hits) * self.size
         miss = None
         if seq.num_cached is None and not seq.score_prompt:
@@ -321,28 +316,27 @@ class ContinuousScheduler:
             self.sequences[child.seq_id] = child
             insort(self.running, child, key=lambda s: s.order)
 
-    def rollback(self, plan: StepPlan) -> list[Preemption]:
+    def rollback(self, plan: StepPlan) -> list[int]:
         """Undo the reservations of a plan whose step failed. What was evicted or preempted stays so.
 
-        Returns the sequences that lost their rows by it: a shared block whose other holder was preempted in the very
-        step that copied it may be overwritten already.
+        Returns the blocks that are free again: whatever the failed step wrote there is to be zeroed.
         """
-        lost: list[Preemption] = []
         admitted = {a.seq_id for a in plan.admitted}
+        given_back: list[int] = []
         for seq_id, length in reversed(plan.reserved):
             seq = self.sequences[seq_id]
+            given_back += seq.table.blocks[length:]
             if seq_id in admitted:
                 self._back_to_queue(seq)
             else:
                 seq.table.trim(length)
         for seq_id, index, shared in reversed(plan.replaced):
+            # The last holder of a shared block needs no block to go on, so it never gave way in the step that copied.
             seq = self.sequences[seq_id]
-            if self.pool.ref[shared]:
-                self.pool.hold(shared)
-                seq.table.replace(index, shared)
-            else:
-                lost.append(self._preempt(seq, cause=seq_id))
-        return lost
+            given_back.append(seq.table.blocks[index])
+            self.pool.hold(shared)
+            seq.table.replace(index, shared)
+        return [b for b in given_back if self.pool.ref[b] == 0 and self.pool.key[b] is None]
 
     def reset(self) -> None:
         """After a fault in the bookkeeping itself: forget every sequence and begin with an empty pool and index."""

@@ -44,9 +44,8 @@ class Attention(Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, meta: AttentionMetadata, cache: tuple[Tensor, Tensor]
     ) -> Tensor:
         heads, kv_heads = self.num_heads, self.num_kv_heads
-        qk, v = (
-            self.qkv_proj(x).view(x.shape[0], -1, self.head_dim).split_with_sizes((heads + kv_heads, kv_heads), dim=1)
-        )
+        qkv = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        qk, v = qkv.split_with_sizes((heads + kv_heads, kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, :heads]), self.k_norm(qk[:, heads:])), dim=1)
         q, k = rotate(qk, cos, sin).split_with_sizes((heads, kv_heads), dim=1)

@@ -25,6 +25,7 @@ DESCRIPTION = [
     "additional_chat_templates/*.jinja",
 ]
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+LIKE_A_PATH = re.compile(r"[./~]|.:|.*\\|.*/.*/", re.DOTALL)
 PAGE = re.compile(r"https?://[^/]+/([\w.-]+/[\w.-]+)")
 
 
@@ -47,27 +48,23 @@ def resolve(source: str | Path, revision: str | None = None, progress: bool = Tr
         raise UserError(f"{place} is a file; give the folder that holds it and its config.json")
     if page := PAGE.match(name):
         raise UserError(f"{name} is a web address; give the repository as {page[1]}")
-    if isinstance(source, Path) or _looks_like_path(name):
+    if isinstance(source, Path) or LIKE_A_PATH.match(name):
         raise UserError(f"{name}: no such folder")
     if not REPOSITORY.fullmatch(name):
         raise UserError(f"{name!r}: no such folder, and not a repository, which is written owner/name")
     return _fetch(name, revision, progress)
 
 
-def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name[1:2] == ":"
-
-
 def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
     folder = _snapshot(repository, revision, progress, DESCRIPTION)
-    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
-        raise UserError(f"{repository} is an adapter (LoRA), not a whole model; give a model it was merged into")
     if not (folder / "config.json").exists():
-        raise UserError(f"{repository} has no config.json (GGUF only?); give a repository in the transformers layout")
+        adapter = (folder / "adapter_config.json").exists()
+        what = "is an adapter (LoRA), not a whole model" if adapter else "has no config.json (GGUF only?)"
+        raise UserError(f"{repository} {what}; give a repository in the transformers layout with all its weights")
     ModelConfig.from_folder(folder)
     commit = folder.name  # the weights must be those of the same commit
     index = read_index(folder)
-    wanted = sorted(set(index.values())) if index is not None else [SINGLE_FILE]
+    wanted = sorted(set(index.values())) if index else [SINGLE_FILE]
     _snapshot(repository, commit, progress, wanted)
     if index is None and not (folder / SINGLE_FILE).exists():
         _snapshot(repository, commit, progress, ["*.safetensors"], ignore=["*/*"])
@@ -116,46 +113,38 @@ def _explain(error: Exception, repository: str, revision: str | None) -> str:
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repository}"  # a mirror where HF_ENDPOINT names one
+    log_in = "set HF_TOKEN (or run `hf auth login`)"
+    absent = f"{repository} is not (wholly) in the cache, and"
     cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
-    if isinstance(cause, errors.GatedRepoError):
-        return f"{repository} is gated: accept its terms at {page}, then set HF_TOKEN (or run `hf auth login`)"
-    if isinstance(cause, errors.DisabledRepoError):
-        return f"{repository} has been disabled by its owner or the hub; give another repository"
-    if isinstance(cause, errors.RevisionNotFoundError):
-        return f"{repository} has no revision {revision!r}; its branches and tags are listed at {page}/tree/main"
-    if isinstance(cause, errors.RepositoryNotFoundError):
-        return (
-            f"no folder and no repository {repository}: check the spelling, or, if it is private, "
-            "set HF_TOKEN (or run `hf auth login`)"
-        )
-    if isinstance(cause, errors.HFValidationError):
-        return f"{repository}: not a name a repository can have: {_first_line(cause)}"
+    said = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    lines: tuple[tuple[type[Exception], str], ...] = (
+        (errors.GatedRepoError, f"{repository} is gated: accept its terms at {page}, then {log_in}"),
+        (errors.DisabledRepoError, f"{repository} has been disabled by its owner or the hub; give another repository"),
+        (errors.RevisionNotFoundError, f"{repository} has no revision {revision!r}; see {page}/tree/main for those"),
+        (
+            errors.RepositoryNotFoundError,
+            f"no folder and no repository {repository}: check the spelling, or, if it is private, {log_in}",
+        ),
+        (errors.HFValidationError, f"{repository}: not a name a repository can have: {said}"),
+        (errors.OfflineModeIsEnabled, f"{absent} HF_HUB_OFFLINE forbids fetching it; unset it once, or give a folder"),
+    )
+    for kind, line in lines:
+        if isinstance(cause, kind):
+            return line
     if isinstance(cause, errors.HfHubHTTPError):
         status = cause.response.status_code
         if status in (401, 403):
-            return f"{repository}: the hub refused access ({status}); set a valid HF_TOKEN (or run `hf auth login`)"
+            return f"{repository}: the hub refused access ({status}); {log_in}"
         advice = "wait a while and try again" if status == 429 or status >= 500 else "try again"
-        return f"{repository}: the hub answered {status} ({_first_line(cause)}); {advice}, or give a folder"
-    if isinstance(cause, errors.OfflineModeIsEnabled):
-        return (
-            f"{repository} is not (wholly) in the cache, and HF_HUB_OFFLINE forbids fetching it; "
-            "unset it once, or give a folder"
-        )
+        return f"{repository}: the hub answered {status} ({said}); {advice}, or give a folder"
     if isinstance(error, errors.LocalEntryNotFoundError) or _is_connection_error(cause):
-        return (
-            f"{repository} is not (wholly) in the cache, and the hub cannot be reached; "
-            "connect once to fetch it, or give a folder"
-        )
+        return f"{absent} the hub cannot be reached; connect once to fetch it, or give a folder"
     if isinstance(cause, OSError) and cause.errno is not None:
         return f"{repository} cannot be stored: {cause.strerror}: {cause.filename or 'the cache folder'} (see HF_HOME)"
-    return f"{repository} could not be fetched ({_first_line(cause)}); what has arrived is kept, so try again"
+    return f"{repository} could not be fetched ({said}); what has arrived is kept, so try again"
 
 
 def _is_connection_error(error: BaseException) -> bool:
     """Connection refused, name not resolved, time-out, proxy: by name, as httpx, httpx2 and requests each have own."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"ConnectionError", "TransportError", "TimeoutError", "Timeout", "RequestException"})
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -23,12 +23,13 @@ POOL = 256
 def batches(encoder: Encoder, seed: int, rows: int, length: int) -> Iterator[Rows]:
     """An endless stream of batches of `rows` rows of `length` tokens; the same for the same arguments."""
     rng = random.Random(seed)
-    stream = _documents(encoder, seed)
+    late: list[Document] = []  # too long for a short row
+    stream = _short(_documents(encoder, seed), late, length - len(encoder.system))
     pool = list(itertools.islice(stream, POOL))
     for index in itertools.count(1):
         long = index % LONG_EVERY == 0
         count, size = (max(rows * length // CONTEXT, 1), CONTEXT) if long else (rows, length)
-        yield _stack([_row(encoder, rng, pool, stream, size, long) for _ in range(count)])
+        yield _stack([_row(encoder, rng, late if long else [], pool, stream, size) for _ in range(count)])
 
 
 def _documents(encoder: Encoder, seed: int) -> Iterator[Document]:
@@ -39,11 +40,27 @@ def _documents(encoder: Encoder, seed: int) -> Iterator[Document]:
                 yield ids, weights
 
 
+def _short(stream: Iterator[Document], late: list[Document], most: int) -> Iterator[Document]:
+    """The documents of at most `most` tokens; the newest of the others wait in `late`."""
+    for document in stream:
+        if len(document[0]) <= most:
+            yield document
+        else:
+            late.append(document)
+            del late[:-POOL]
+
+
 def _row(
-    encoder: Encoder, rng: random.Random, pool: list[Document], stream: Iterator[Document], size: int, long: bool
+    encoder: Encoder,
+    rng: random.Random,
+    late: list[Document],
+    pool: list[Document],
+    stream: Iterator[Document],
+    size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One row, filled with the first conversations of the pool that fit. `long`: the conversations continue each
-    other, so that late positions are learned too."""
+    """One row, filled with the oldest conversations of the pool that fit. A row as long as the context begins with
+    one of `late`, and its conversations continue each other, so that late positions are learned too."""
+    long = size == CONTEXT
     start = encoder.system
     draw = rng.random()
     if draw < 0.1:
@@ -52,14 +69,16 @@ def _row(
         start = []
     tokens, positions, segments = list(start), list(range(len(start))), [0] * len(start)
     targets, weights = list(start[1:]) + [0] * bool(start), [0.0] * len(start)
-    segment, misses, index = 0, 0, 0
-    while misses < 40 and index < len(pool):
-        ids, counts = pool[index]
+    segment, index = 0, 0
+    while index < len(pool):
+        source, at = (late, 0) if late and not segment else (pool, index)
+        ids, counts = source[at]
         if len(tokens) + len(ids) > size:
-            misses, index = misses + 1, index + 1
+            index += 1
             continue
-        pool[index] = pool[-1]
-        pool[-1] = next(stream)
+        del source[at]
+        if source is pool:
+            pool.append(next(stream))
         first = len(tokens) if long else len(start)
         segment = max(segment, 1) if long else segment + 1
         if long and segments[-1:] == [1]:

@@ -39,8 +39,8 @@ Loss = Callable[[Net, Rows], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    target_steps: int = 850
-    draft_steps: int = 600
+    target_steps: int = 600
+    draft_steps: int = 400
     rows: int = 4  # of each worker in a step
     length: int = 512
     workers: int = 2  # threads that each run whole passes; torch's own threads wait too much on a busy machine

@@ -19,7 +19,7 @@ from click.exceptions import Exit
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
 from mini_infer.commands.serve import server_options
 from mini_infer.commands.terminal import note
-from mini_infer.config import engine_config
+from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 from mini_infer.version import __version__
 
@@ -56,7 +56,7 @@ def generate(prompt: str, raw: bool, as_json: bool, record: Path | None, **value
 
     params = SamplingParams(**sampling_values(values))
     text = command.read_prompt(prompt, raw=raw)
-    return command.run(text, engine_config(values), params, raw=raw, as_json=as_json, record=record)
+    return command.run(text, EngineConfig(**values), params, raw=raw, as_json=as_json, record=record)
 
 
 @cli.command()
@@ -67,7 +67,7 @@ def info(as_json: bool, **values: Any) -> None:
     """Show this machine, and a model's memory plan."""
     from mini_infer.commands import info as command
 
-    command.run(engine_config(values), as_json=as_json)
+    command.run(EngineConfig(**values), as_json=as_json)
 
 
 @cli.command()
@@ -78,7 +78,7 @@ def serve(**values: Any) -> None:
     """Serve a model over HTTP to OpenAI clients."""
     from mini_infer.commands import serve as command
 
-    command.run({name: values.pop(name) for name in command.SERVER_OPTIONS}, engine_config(values))
+    command.run({name: values.pop(name) for name in command.SERVER_OPTIONS}, EngineConfig(**values))
 
 
 @cli.group(invoke_without_command=True)

@@ -6,9 +6,8 @@ Imports no torch, so that the command line can parse and refuse before anything 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from mini_infer.errors import UserError
 
@@ -72,13 +71,13 @@ class EngineConfig:
         "auto",
         "choice",
         "Where the model runs; auto takes the first of cuda, mps, cpu that is there.",
-        choices=("auto", "cpu", "cuda", "mps"),
+        choices=get_args(Device),
     )
     dtype: DType = _knob(
         "auto",
         "choice",
         "Number format of weights and KV cache; auto is the checkpoint's own.",
-        choices=("auto", "bfloat16", "float16", "float32", "float64"),
+        choices=get_args(DType),
     )
     kv_blocks: int | None = _knob(
         None,
@@ -173,9 +172,3 @@ def _check(knob: Field[Any], value: object) -> None:
             raise UserError(f"{option} is {value}: it must be at least {about['least']}")
         if value > about.get("most", value):
             raise UserError(f"{option} is {value}: it must be at most {about['most']}")
-
-
-def engine_config(values: Mapping[str, Any]) -> EngineConfig:
-    """The config of the given command-line values; names that are no knob are left out."""
-    names = {knob.name for knob in fields(EngineConfig)}
-    return EngineConfig(**{name: value for name, value in values.items() if name in names})

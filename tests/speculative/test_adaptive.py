@@ -31,11 +31,9 @@ def expected_tokens(alpha: float, k: int) -> float:
     return sum(alpha**i for i in range(k + 1))
 
 
-def measured(
-    draft_s: float, base_s: float, row_s: float, sequences: int = 1, policy: Adaptive | None = None
-) -> Adaptive:
+def measured(draft_s: float, base_s: float, row_s: float, sequences: int = 1) -> Adaptive:
     """A policy that saw steps of these costs, at every width."""
-    policy = policy or Adaptive()
+    policy = Adaptive()
     for k in range(9):
         rows = sequences * (1 + k)
         policy.costs.add(StepTimes(sequences, rows, base_s + row_s * rows, k, k * sequences, k * draft_s))
@@ -144,11 +142,11 @@ def test_cheap_good_drafts_are_taken_in_full_and_dear_or_bad_ones_not_at_all():
     assert measured(0.01, 1, 0.001).best(0.99) == 8
     assert measured(1.0, 1, 0.001).best(0.7) == 0
     assert measured(0.1, 1, 0.01).best(0.0) == 0
-    assert measured(0.1, 1, 0.5).best(0.5) == 0  # a machine on which each row costs as much as a step
+    assert measured(0.1, 0, 1.0).best(0.8) == 0  # a machine on which two rows cost twice as much as one
 
 
 def test_a_large_batch_drafts_less_than_a_small_one():
-    chosen = [measured(0.05, 1, 0.05, sequences=n).best(0.8) for n in (1, 4, 16, 64)]
+    chosen = [measured(0.05, 1, 0.05, sequences=n).best(0.7) for n in (1, 4, 16, 64)]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] > 2
     assert chosen[-1] == 0
@@ -188,11 +186,8 @@ def test_k_0_is_tried_again_with_2_every_64_tokens():
 
 def test_it_finds_the_best_k_of_a_machine_it_learns_from_scratch():
     """Closed loop: the policy chooses, the rounds and the clock answer."""
-    for draft_s, row_s, alpha, low, high in (
-        (0.05, 0.02, 0.85, 3, 8),
-        (0.9, 0.02, 0.85, 0, 2),
-        (0.05, 0.02, 0.05, 0, 1),
-    ):
+    machines = ((0.05, 0.02, 0.85, 3, 8), (0.9, 0.02, 0.85, 0, 2), (0.05, 0.02, 0.05, 0, 1))
+    for draft_s, row_s, alpha, low, high in machines:
         rng = random.Random(1)
         policy, seq, ks = Adaptive(), sequence(0, [0] * 8, 10, 10), []
         for _ in range(400):

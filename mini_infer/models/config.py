@@ -97,8 +97,11 @@ class ModelConfig:
         config = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
         digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
-        identity = f"{folder.resolve().name}-{digest[:16]}"
-        return cls.from_dict(config, read_json(generation) if generation.exists() else None, identity)
+        place = folder.resolve()
+        name = place.name
+        if place.parent.name == "snapshots":  # the hub's cache names a folder by its commit
+            name = f"{place.parents[1].name}@{name[:8]}"
+        return cls.from_dict(config, read_json(generation) if generation.exists() else None, f"{name}-{digest[:16]}")
 
     @classmethod
     def from_dict(

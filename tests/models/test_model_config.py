@@ -323,6 +323,8 @@ def test_identity_names_the_folder_and_the_content(tmp_path: Path) -> None:
     assert one.identity == again.identity
     assert one.identity.startswith("one-")
     assert one.identity != other.identity
+    cached = write_checkpoint(tmp_path / "models--owner--name" / "snapshots" / ("0123456789" * 4))
+    assert ModelConfig.from_folder(cached).identity.startswith("models--owner--name@01234567-")
     assert hash(one) == hash(again)
 
 

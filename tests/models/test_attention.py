@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mini_infer.batch import Batch, Span, slot_index
 from mini_infer.models.attention import FOLD, SHORTEST_BUCKET, AttentionMetadata, attend, build_metadata
-from mini_infer.scheduler.plan import Batch, Span, slot_index
 
 
 def make_batch(parts: list[tuple[int, int]], block_size: int = 16, seed: int = 0) -> Batch:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from mini_infer.batch import Span
 from mini_infer.cache.kv_store import KVStore
 from mini_infer.models import attention
 from mini_infer.models.attention import AttentionGroup
 from mini_infer.models.transformer import RMSNorm
-from mini_infer.scheduler.plan import Span
 from tests.support.checkpoints import tiny_model
 from tests.support.dense import dense_greedy, dense_logits
 from tests.support.paged import PagedDriver

@@ -15,7 +15,7 @@ from uuid import uuid4
 from litestar.response.base import ASGIResponse
 from msgspec.json import Encoder
 
-from mini_infer.api.errors import ClientGone, bad, engine_failed, shutting_down
+from mini_infer.api.errors import ApiError, ClientGone, bad, engine_failed, shutting_down
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.schemas import Generation, PromptTokensDetails, TimingsInfo, UsageInfo
 from mini_infer.api.serving import Serving
@@ -153,6 +153,8 @@ async def _whole(stream: ResponseStream, call: Call, shape: Shape) -> Any:
         if not chunks:
             raise ClientGone
         merger.take(chunks)
+        if merger.failure is not None:
+            raise merger.failure
     pieces = [merger.pending[i] for i in range(call.choices)]
     return shape.whole(pieces, usage(merger.results.values()), **timings(merger.results))
 
@@ -163,6 +165,7 @@ class Merger:
     def __init__(self, call: Call) -> None:
         self.pending = {index: Piece(index, begins=True) for index in range(call.choices)}
         self.results: dict[int, GenerationResult] = {}  # by prompt
+        self.failure: ApiError | None = None
         self._call = call
 
     @property
@@ -170,13 +173,15 @@ class Merger:
         return len(self.results) == len(self._call.prompts)
 
     def take(self, chunks: Iterable[Chunk]) -> list[Piece]:
-        """The pieces that got news. Raises ApiError where an answer failed."""
+        """The pieces that got news, up to a failure."""
         touched: dict[int, Piece] = {}
         for chunk in chunks:
             if chunk.finish_reason == "error":
-                raise engine_failed(f"the engine failed on this request: {chunk.error}")
+                self.failure = engine_failed(f"the engine failed on this request: {chunk.error}")
+                break
             if chunk.finish_reason == "abort":  # and not by us: nobody reads a stream that was closed
-                raise shutting_down()
+                self.failure = shutting_down()
+                break
             index = chunk.prompt * self._call.params.n + chunk.index
             piece = touched[index] = self.pending[index]
             piece.text += chunk.text
@@ -212,6 +217,10 @@ class EventWriter:
     @property
     def is_done(self) -> bool:
         return self._merger.is_done
+
+    @property
+    def failure(self) -> ApiError | None:
+        return self._merger.failure
 
     def write(self, chunks: list[Chunk]) -> list[Any]:
         events = []

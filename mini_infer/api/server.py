@@ -74,13 +74,14 @@ class Server(uvicorn.Server):
             )
         )
         self.serving = serving
+        self.url = ""
         self.failure: BaseException | None = None  # what loading raised
         self._on_ready = on_ready
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._spawn(self._load())
 
@@ -106,11 +107,11 @@ class Server(uvicorn.Server):
 
     def end(self) -> None:
         """Begin to drain; a second time, end at once. May be called from any thread."""
-        if self._loop is None or self.serving.draining:
+        if self.loop is None or self.serving.draining:
             self.should_exit = self.force_exit = True
         else:
             self.serving.draining = True
-            self._loop.call_soon_threadsafe(lambda: self._spawn(self._drain()))
+            self.loop.call_soon_threadsafe(lambda: self._spawn(self._drain()))
 
     async def _drain(self) -> None:
         service = self.serving.service
@@ -144,19 +145,20 @@ def serve(serving: Serving, sock: socket.socket, on_ready: Callable[[], object] 
 
 
 @contextmanager
-def running(serving: Serving, *, ready: bool = True) -> Iterator[str]:
-    """A server on a thread of its own, for scripts and tests; gives its URL. Raises what loading raised.
+def running(serving: Serving, *, ready: bool = True) -> Iterator[Server]:
+    """A server on a thread of its own, for scripts and tests; it has a `url`. Raises what loading raised.
 
     `ready`: wait until the model is loaded.
     """
     sock = bind(serving.options.host, serving.options.port)
     server = Server(serving.start())
+    server.url = url_of(sock)
     thread = threading.Thread(target=server.run, args=([sock],), name="mini-infer-http", daemon=True)
     thread.start()
     try:
         if ready:
             serving.service.engine  # noqa: B018  (waits, and raises)
-        yield url_of(sock)
+        yield server
     finally:
         server.end()
         thread.join(serving.options.drain_seconds + LAST_WORDS_S + 15)

@@ -49,8 +49,12 @@ class Writer(Protocol):
     def is_done(self) -> bool:
         """Every answer has ended."""
 
+    @property
+    def failure(self) -> ApiError | None:
+        """Why no more can come, if an answer failed."""
+
     def write(self, chunks: list[Chunk]) -> list[Any]:
-        """The values of the events. Raises ApiError where an answer failed."""
+        """The values of the events."""
 
     def end(self) -> list[Any]:
         """What follows the last answer."""
@@ -142,6 +146,8 @@ class EventStream(ASGIResponse):
                     raise ClientGone
                 for value in self.writer.write(chunks):
                     yield frame(value)
+                if self.writer.failure is not None:
+                    raise self.writer.failure
                 if self.writer.is_done:
                     break
             for value in self.writer.end():

@@ -54,6 +54,7 @@ class ContinuousScheduler:
         self.sequences: dict[str, Sequence] = {}
         self.running: list[Sequence] = []  # in order of service
         self.queue = WaitingQueue()
+        self.preemptions = 0
         self.draft_has_kv = False  # the proposer is a model, whose KV lives in the same blocks
 
     @property
@@ -194,6 +195,7 @@ class ContinuousScheduler:
     def _preempt(self, seq: Sequence, cause: str) -> Preemption:
         """Free a running sequence's blocks; their keys stay, so that resuming is mostly a prefix hit."""
         record = Preemption(seq.seq_id, seq.num_computed, len(seq.table), cause)
+        self.preemptions += 1
         seq.preemptions += 1
         seq.lost, seq.num_computed, seq.num_computed_draft = seq.num_computed, 0, 0
         self._back_to_queue(seq)

@@ -69,13 +69,11 @@ def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
     if index is None and not (folder / SINGLE_FILE).exists():
         _snapshot(repository, commit, progress, ["*.safetensors"], ignore=["*/*"])
         wanted = [path.name for path in folder.glob("*.safetensors")]
-    missing = [file for file in wanted if not (folder / file).exists()]
+    missing = next((file for file in wanted or ["*.safetensors"] if not (folder / file).exists()), None)
     if missing:
-        raise UserError(f"{repository}: {missing[0]} is neither cached nor to be had; connect once to fetch it")
-    if not wanted:
         raise UserError(
-            f"{repository} has no *.safetensors weights here, and nothing else is supported; "
-            "give another repository (or connect once, if it is only half in the cache)"
+            f"{repository} has no {missing} weights in the cache, or none at all, and nothing else is supported; "
+            "connect once to fetch them, or give another repository"
         )
     return folder
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
+from mini_infer.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
@@ -32,6 +33,7 @@ def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceE
     device = set_up_device(options)
     folder = resolve(options.model, options.revision, progress=progress)
     target = inspect_checkpoint(folder, options.dtype)
+    SamplingParams().with_defaults(target.config.generation)  # what is wrong there must not fail every request later
     tokenizer = Tokenizer.from_folder(folder)
     draft_folder = find_draft(options, folder, tokenizer, progress=progress)
     draft = inspect_checkpoint(draft_folder, target.dtype) if draft_folder else None

@@ -174,6 +174,13 @@ def test_what_it_cannot_be_made_of_is_one_line(tmp_path):
     assert LLM(engine=tiny_engine(text="chatml")).generate([1, 2], GREEDY).finish_reason == "length"
 
 
+def test_a_bad_default_of_the_checkpoint_stops_the_start(tmp_path):
+    folder = write_checkpoint(tmp_path / "hot")
+    (folder / "generation_config.json").write_text('{"temperature": 5}')
+    with pytest.raises(UserError, match=r"generation_config.json: temperature .*5"):
+        LLM(folder)
+
+
 # --- leaving early --------------------------------------------------------------------------------------------------
 
 

@@ -53,8 +53,7 @@ def make_batch(
 ) -> Batch:
     """The plan with the tokens and tables it names filled in. `drafts` holds each verify's drafted ids.
 
-    `rows=last` asks for the last known row and every drafted one (1 + K rows), and only where it is the newest token
-    of its sequence; the rows of an unfinished chunk are never sampled.
+    `rows=last` asks for the last known row and every drafted one (1 + K rows).
     """
     token_ids: list[int] = []
     positions: list[int] = []

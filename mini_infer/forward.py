@@ -27,6 +27,8 @@ class Runner(Protocol):
 
     def logits(self, hidden: Any) -> Any: ...
 
+    def finite(self, hidden: Any) -> Seq[bool]: ...
+
     def zero_blocks(self, blocks: Seq[int]) -> None: ...
 
 
@@ -70,6 +72,7 @@ def execute(
     drafted = drafts.tokens if drafts is not None else {}
     rows: list[SampleRow] = []
     sampled: list[int] = []  # rows of `hidden` that are drawn from
+    unread: dict[str, int] = {}  # the last row of each slice that nobody draws from
     scored: list[tuple[Sequence, Slice, int]] = []  # chunks whose prompt rows are scored, from that row on
     end = 0
     for s in plan.slices:
@@ -82,12 +85,20 @@ def execute(
             rows += sample_rows(seq, answers[seq.seq_id].stop_ids, len(sampled), mine)
             sampled += range(end - 1, end + len(mine))
             end += len(mine)
+        else:
+            unread[s.seq_id] = end - 1
     began = perf_counter()
     hidden = runner.run(make_batch(plan, sequences, drafted, block_size))
     logits = runner.logits(hidden if len(sampled) == end else hidden[sampled]) if rows else None
     ran = perf_counter()
     q = drafts.q if drafts is not None else None
     verdicts = {v.seq_id: v for v in sampler.resolve(logits, rows, q, explain=explain)} if rows else {}
+    if (
+        unread
+    ):  # attention hands a NaN on to every later row: none is published, or left behind, in an unfinished prompt
+        for seq_id, finite in zip(unread, runner.finite(hidden[list(unread.values())]), strict=True):
+            if not finite:
+                verdicts[seq_id] = Verdict(seq_id, error="the model's states are not finite", non_finite=True)
     scores: dict[str, Seq[TokenLogprob]] = {}
     for seq, s, at in scored:
         try:

@@ -49,6 +49,11 @@ class ModelRunner:
         return self.model.logits(hidden)
 
     @torch.inference_mode()
+    def finite(self, hidden: Tensor) -> list[bool]:
+        """Of each row of [R, hidden]: whether it has no NaN and no infinity."""
+        return torch.isfinite(hidden).all(-1).tolist()
+
+    @torch.inference_mode()
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Clear blocks that may hold NaN or Inf before they return to the pool."""
         self.kv.zero(blocks)

@@ -153,7 +153,7 @@ class ContinuousScheduler:
             draft.for_drafts += missing if n_draft else 0
             draft.reserved.append((seq.seq_id, len(seq.table)))
             seq.table.grow(missing)
-        rows: Rows = "last" if start + n_new == seq.num_tokens else "none"
+        rows: Rows = "last"
         if seq.score_prompt and max(start, seq.num_scored) < min(start + n_new, seq.num_prompt - 1):
             rows = "all"
         draft.slices.append(Slice(seq.seq_id, start, n_new, n_draft, rows))

@@ -12,7 +12,8 @@ from typing import Literal
 from mini_infer.observe.events import Miss
 
 Rows = Literal["last", "all", "none"]
-"""Which rows of a slice need logits: its last one (and those of its drafts), every one (prompt logprobs), or none."""
+"""Which rows of a slice are looked at: its last one (and those of its drafts), every one (prompt logprobs), or none
+(a draft model that catches up). Of an unfinished chunk the last is held to be finite, and has no logits computed."""
 
 
 @dataclass(frozen=True, slots=True)

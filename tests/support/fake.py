@@ -105,6 +105,9 @@ class FakeRunner:
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         return hidden
 
+    def finite(self, hidden: np.ndarray) -> list[bool]:
+        return [digest != NAN for digest in hidden]
+
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         for b in blocks:
             self.rows[b * self.size : (b + 1) * self.size] = [0] * self.size
@@ -270,6 +273,7 @@ class Watch:
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}
         self.mirrors: list[Mirror] = []
+        self._batches = engine.runner.batches  # forward passes as of the last report
         self.mirror = self.add_mirror() if not lean else Mirror()
 
     @property
@@ -313,10 +317,10 @@ class Watch:
         return self.tokens.get(seq_id, [])
 
     def step(self) -> StepReport:
-        before, batches = self.mirror.state, self.engine.runner.batches
+        before, batches = self.mirror.state, self._batches
         report = self.engine.step()
         self.take(report)
-        if self.mirror in self.mirrors and self.engine.runner.batches == batches + 1 and not report.control:
+        if self.mirror in self.mirrors and self._batches == batches + 1 and not report.control:
             check_plan(before, report)
         return report
 
@@ -326,6 +330,7 @@ class Watch:
             self.take(report)
 
     def take(self, report: StepReport) -> None:
+        self._batches = self.engine.runner.batches
         for output in report.outputs:
             self._take_output(output)
         if not self.lean:
@@ -402,7 +407,7 @@ def check_plan(before: EngineState, report: StepReport) -> None:
 def raising(error: type[BaseException], times: int = 1) -> Callable[[Any], None]:
     """A hook that raises in its first `times` calls."""
 
-    def hook(_: object) -> None:
+    def hook(*_: object, **__: object) -> None:
         nonlocal times
         times -= 1
         if times >= 0:

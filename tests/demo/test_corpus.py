@@ -35,7 +35,7 @@ def test_the_corpus_is_the_same_in_another_process_with_other_hash_seeds():
     assert found == {fingerprint(3, 200)}
 
 
-def test_the_corpus_is_the_one_that_the_shipped_pair_was_trained_on():
+def test_the_corpus_is_the_one_that_training_expects():
     assert fingerprint(0) == CORPUS
 
 

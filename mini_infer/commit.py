@@ -115,7 +115,7 @@ class Committer:
             if seq is not None:  # not ended by another choice of its request
                 self._keep_scores(seq, s, scores.get(s.seq_id))
                 self._commit_slice(seq, s, verdicts)
-        if drafts is not None or (plan.replaced and self.scheduler.draft_has_kv):
+        if drafts is not None:
             commit_drafts(plan, drafts, self.scheduler.sequences, self.scheduler.pool)
         for seq_id in plan.exhausted:
             if seq_id in self.scheduler.sequences:

@@ -103,19 +103,13 @@ def settle(
 
 
 def commit_drafts(
-    plan: StepPlan, drafted: Mapping[str, tuple[int, ...]] | None, sequences: Mapping[str, Sequence], pool: BlockPool
+    plan: StepPlan, drafted: Mapping[str, tuple[int, ...]], sequences: Mapping[str, Sequence], pool: BlockPool
 ) -> None:
     """The draft model's rows of this step are computed. Called after the target's: the draft never runs ahead of it.
 
-    Of k drafted tokens the first k - 1 have rows; those of rejected ones are past `num_computed` and forgotten. Where
-    the draft model did not run (`drafted` is None), it did not make the plan's copies either.
+    Of k drafted tokens the first k - 1 have rows; those of rejected ones are past `num_computed` and forgotten.
     """
     size = pool.block_size
-    if drafted is None:
-        for seq_id, index, _ in plan.replaced:
-            if (seq := sequences.get(seq_id)) is not None:
-                seq.num_computed_draft = min(seq.num_computed_draft, index * size)
-        return
     for s in plan.draft_slices:
         seq = sequences.get(s.seq_id)
         if seq is None or not seq.is_running or not seq.may_draft:  # ended, or its rows are not to be trusted

@@ -21,6 +21,7 @@ from tests.support.speculation import spec_all, spec_engine, totals
 SAMPLED = SamplingParams(temperature=1, max_tokens=300)
 GREEDY = SamplingParams(temperature=0, max_tokens=300)
 SEEDED = SamplingParams(temperature=1, seed=3, max_tokens=300)
+SHAPED = SamplingParams(temperature=0.9, top_k=50, presence_penalty=1, repetition_penalty=1.2, max_tokens=300)
 
 
 def check_all_accepted(result: GenerationResult, k: int) -> None:
@@ -30,7 +31,7 @@ def check_all_accepted(result: GenerationResult, k: int) -> None:
     assert len(usage.judged_by_position) == k
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED, SEEDED])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, SEEDED, SHAPED])
 @pytest.mark.parametrize("k", [1, 4, 8])
 def test_300_tokens_without_a_rejection(params, k):
     (result,) = spec_all(spec_engine("good", k, entropy_seed=0), [(prompt(37), params)])

@@ -48,6 +48,9 @@ class Scripted:
             logits[row, VOCAB + max(0, position + 1 - len(PROMPT)) % len(WORDS)] = 9.0
         return logits
 
+    def finite(self, hidden: list[int]) -> list[bool]:
+        return [True] * len(hidden)
+
     def zero_blocks(self, blocks: Any) -> None:
         pass
 

@@ -99,8 +99,8 @@ def test_the_policy_and_the_clock_may_fail_too():
         check(start(engine))
 
 
-def test_a_draft_that_failed_in_the_step_of_a_copy_forgets_the_copied_rows():
-    """The copy of a shared block is made by the draft's own pass; where that raised, the block's rows are not there."""
+def test_a_draft_that_fails_in_the_step_of_a_copy_or_after_it():
+    """The copy of a shared block is made by the draft's own pass; where that raised there is none."""
     ids = prompt(21)
     for number in range(1, 9):
         engine = spec_engine("good", 4)

@@ -10,7 +10,7 @@ import pytest
 from mini_infer.observe.events import KReason
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.speculative.adaptive import Adaptive, Costs, StepTimes
-from tests.support.engines import expected_greedy, prompt
+from tests.support.engines import expected_greedy, preempt_when, prompt
 from tests.support.speculation import DRAFTS, SpecRun, Stub, spec_engine
 
 MODELS = ("good", "near", "bad")
@@ -58,6 +58,36 @@ def test_while_a_prompt_is_read_there_is_neither_k_nor_reason():
     assert chosen(run, "r1") == (0, "LAG")
     (result,) = run.finish()
     assert result.usage.rounds
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_nothing_is_drafted_before_a_fork(draft):
+    """Even where the prompt's last row is a chunk of its own, which looks like a decode."""
+    for n in (1, 3):
+        run = SpecRun(spec_engine(draft, 4, max_chunk=15))
+        ids = [5, 6] * 8
+        run.add(ids, greedy(9, n=n))
+        run.step()
+        run.step()
+        (last,) = run.reports[-1].sched
+        assert (last.start, last.n_new) == (15, 1)
+        assert (last.n_draft > 0) == (n == 1)
+        (result,) = run.finish()
+        assert all(list(c.token_ids) == expected_greedy(ids, 9) for c in result.choices)
+
+
+def test_a_request_preempted_while_it_reads_its_prompt_is_told_anew():
+    """It resumes on the same blocks, whose draft rows are there: as it was before, but not as observers last saw it."""
+    run = SpecRun(spec_engine("good", 4, max_chunk=8))
+    head = prompt(40)
+    run.add(head, greedy(12))
+    run.finish()
+    run.add(head + prompt(60, 1), greedy(12))
+    engine = run.engine
+    preempt_when(engine, lambda seq, at=engine.scheduler.step + 3: engine.scheduler.step + 1 == at)
+    (_, result) = run.finish()
+    assert result.usage.preemptions == 1
+    assert list(result.token_ids) == expected_greedy(head + prompt(60, 1), 12)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

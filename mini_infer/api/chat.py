@@ -14,6 +14,7 @@ from litestar.response.base import ASGIResponse
 
 from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
 from mini_infer.api.errors import ErrorBody, bad
+from mini_infer.api.lengths import check_length
 from mini_infer.api.logprobs import chat_logprobs
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.schemas import (
@@ -34,6 +35,9 @@ from mini_infer.observe.events import TokenLogprob
 if TYPE_CHECKING:
     from mini_infer.text.tokenizer import Tokenizer
 
+MAX_BESIDE_CONTENT = 1_000_000
+"""Characters of tool calls, reasoning and names, which a template may or may not show."""
+
 
 @post(
     ["/v1/chat/completions", "/chat/completions"],
@@ -50,7 +54,8 @@ async def chat_completions(request: ApiRequest, data: JSONBody[ChatRequest]) -> 
     serving.names.check(data.model)
     with serving.preparing():
         params = sampling_params(data, serving, _max_tokens(data), _num_logprobs(data))
-        prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer), text_length(data.messages))
+        limit = serving.engine.max_model_len
+        prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer, limit), text_length(data.messages))
         call = Call(prompts=[prompt], params=params, asked=data)
         shape = ChatShape(call, Head.new(serving, "chatcmpl"), serving.engine.tokenizer)
         stream = await submit(serving, call)
@@ -74,8 +79,8 @@ def _num_logprobs(asked: ChatRequest) -> int | None:
     return (asked.top_logprobs or 0) if asked.logprobs else None
 
 
-def encode_chat(asked: Any, tokenizer: Tokenizer) -> list[int]:
-    """The ids of `asked.messages` in the model's template. Raises ApiError, UserError."""
+def encode_chat(asked: Any, tokenizer: Tokenizer, limit: int) -> list[int]:
+    """The ids of `asked.messages` in the model's template. Raises ApiError, also beyond `limit` tokens; UserError."""
     variables = dict(asked.chat_template_kwargs or {})
     for name in variables.keys() & {"messages", "tools", "documents"}:
         raise bad(f"chat_template_kwargs must not hold {name}", "chat_template_kwargs")
@@ -83,14 +88,29 @@ def encode_chat(asked: Any, tokenizer: Tokenizer) -> list[int]:
         variables.setdefault("reasoning_effort", asked.reasoning_effort)
     if asked.add_generation_prompt is not None:
         variables["add_generation_prompt"] = asked.add_generation_prompt
-    return tokenizer.encode_chat(plain_messages(asked.messages), **variables)
+    messages = plain_messages(asked.messages)
+    check_length([message.get("content", "") for message in messages], tokenizer, limit, "messages")
+    return tokenizer.encode_chat(messages, **variables)
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages as a template gets them. Raises ApiError for what it could not show."""
     if not messages:
         raise bad("messages is empty: give at least one message", "messages")
-    return [_plain(message, f"messages.{number}") for number, message in enumerate(messages)]
+    plain = [_plain(message, f"messages.{number}") for number, message in enumerate(messages)]
+    if _size([{**message, "content": ""} for message in plain]) > MAX_BESIDE_CONTENT:
+        text = f"messages must have at most {MAX_BESIDE_CONTENT} characters beside their content"
+        raise bad(text, "messages")
+    return plain
+
+
+def _size(value: Any) -> int:
+    """Characters of all texts in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _size(item) for key, item in value.items())
+    return sum(map(_size, value)) if isinstance(value, list) else 0
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:

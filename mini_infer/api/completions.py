@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse
 
 from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
 from mini_infer.api.errors import ErrorBody, bad
+from mini_infer.api.lengths import check_length
 from mini_infer.api.logprobs import characters, completion_logprobs
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.schemas import Completion, CompletionChoice, CompletionRequest, UsageInfo
@@ -70,6 +71,7 @@ def _encode(prompt: str | list[int], serving: Serving, around: bool) -> list[int
     """A raw prompt is taken as it stands: control tokens spelled out in it are control tokens."""
     if isinstance(prompt, list):
         return prompt
+    check_length([prompt], serving.tokenizer, serving.engine.max_model_len, "prompt")
     return serving.tokenizer.encode(prompt, allow_special=True, add_special_tokens=around)
 
 

@@ -34,6 +34,9 @@ from mini_infer.version import __version__
 if TYPE_CHECKING:
     from mini_infer.text.tokenizer import Tokenizer
 
+MAX_TEXT = 1_000_000
+"""Characters or ids that are converted at once: more takes seconds and hundreds of megabytes."""
+
 AnyRequest = Request[Any, Any, Any]
 
 _encode = Encoder().encode
@@ -127,13 +130,15 @@ async def tokenize(request: ApiRequest, data: JSONBody[TokenizeRequest]) -> ASGI
         raise bad("give one of prompt, content and messages", "prompt", "missing_required_parameter")
     text = data.prompt if data.prompt is not None else data.content
     length = len(text) if text is not None else text_length(data.messages or [])
+    if length > MAX_TEXT:
+        raise bad(f"{given[0]} must be at most {MAX_TEXT} characters here", given[0])
     tokens = await serving.encode(lambda: _tokenize(data, text, serving.tokenizer), length)
     return _json(Tokens(tokens, len(tokens), serving.engine.max_model_len), headers=request.notes)
 
 
 def _tokenize(asked: TokenizeRequest, text: str | None, tokenizer: Tokenizer) -> list[int]:
     if text is None:
-        return encode_chat(asked, tokenizer)
+        return encode_chat(asked, tokenizer, MAX_TEXT)
     around = asked.add_special_tokens if asked.add_special_tokens is not None else asked.add_special
     return tokenizer.encode(text, allow_special=True, add_special_tokens=around is not False)
 
@@ -143,6 +148,8 @@ async def detokenize(request: ApiRequest, data: JSONBody[DetokenizeRequest]) -> 
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     size = serving.engine.limits.vocab_size
+    if len(data.tokens) > MAX_TEXT:
+        raise bad(f"tokens must be at most {MAX_TEXT} ids", "tokens")
     wrong = next((t for t in data.tokens if not 0 <= t < size), None)
     if wrong is not None:
         raise bad(f"tokens must be ids from 0 to {size - 1}", "tokens")

@@ -101,7 +101,7 @@ def as_api_error(error: Exception, fields: Iterable[str] = ()) -> ApiError:
         case ApiError():
             return error
         case ContextLengthError():
-            return _too_long(error, fields)
+            return too_long(error.prompt_tokens, error.limit, "messages" if "messages" in fields else "prompt")
         case UserError():
             return bad(str(error), _blamed(str(error), fields))
         case QueueFull():
@@ -142,15 +142,14 @@ def _blamed(message: str, fields: Iterable[str]) -> str | None:
     return places[min(places)] if places else None
 
 
-def _too_long(error: ContextLengthError, fields: Iterable[str]) -> ApiError:
+def too_long(tokens: int | str, limit: int, param: str) -> ApiError:
     """Clients look for these very words to cut a conversation and try again."""
-    param = "messages" if "messages" in fields else "prompt"
     message = (
-        f"This model's maximum context length is {error.limit} tokens, but the prompt is too long: "
-        f"your {param} has {error.prompt_tokens} tokens, and at least one more is for the answer "
-        "(context_length_exceeded)."
+        f"This model's maximum context length is {limit} tokens, but the prompt is too long: "
+        f"your {param} {'have' if param == 'messages' else 'has'} {tokens} tokens, and at least one more is for the "
+        "answer (context_length_exceeded)."
     )
-    return bad(message.replace("messages has", "messages have"), param, "context_length_exceeded")
+    return bad(message, param, "context_length_exceeded")
 
 
 _BY_STATUS = {

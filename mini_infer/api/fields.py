@@ -19,6 +19,8 @@ HARMLESS = frozenset(
     "verbosity parallel_tool_calls extra_body extra_headers".split()
 )
 
+MAX_FIELDS = 1_000
+
 IGNORED_HEADER = "x-mini-infer-ignored-params"
 
 
@@ -80,6 +82,8 @@ _WORDS = {
 
 def check(fields: Mapping[str, msgspec.Raw], known: Iterable[str], *, strict: bool) -> list[str]:
     """The names of fields that nobody knows, which are ignored. Raises ApiError for those that are refused."""
+    if len(fields) > MAX_FIELDS:
+        raise bad(f"the body has {len(fields)} fields: at most {MAX_FIELDS} are read", None)
     known = set(known)
     for name in (fields.keys() & _HARMLESS_IF.keys()) - known:
         value = msgspec.json.decode(fields[name])

@@ -76,7 +76,7 @@ class Serving:
             return "loading"
         if self.service.is_paused:
             return "paused"
-        has_work = self._preparing or self.metrics.running or self.metrics.waiting
+        has_work = self._preparing or self.service.engine.has_work
         last = max(self.metrics.last_report, self._busy_since)
         return "stalled" if has_work and perf_counter() - last > STALLED_S else "ready"
 
@@ -114,7 +114,7 @@ class Serving:
         engine = self.engine
         if self._preparing >= (engine.options.max_running or 0) + self.options.max_waiting:
             raise queue_full("too many requests at once: try again later")
-        if self._preparing == 0:
+        if not (self._preparing or engine.has_work):
             self._busy_since = perf_counter()
         self._preparing += 1
         try:

@@ -317,6 +317,23 @@ def test_a_prompt_larger_than_the_cache_is_a_400() -> None:
         assert small.complete([7] * 63).status_code == 200
 
 
+def test_H13_ten_megabytes_are_refused_without_being_encoded(tiny: Server) -> None:
+    """And what nobody counts on to be cheap: much text beside the content, and long texts of few tokens."""
+    text = refused(tiny.chat("y " * 4_500_000), "messages", "context_length_exceeded")
+    assert "at least" in text and "4096 tokens" in text
+    refused(tiny.complete("z" * 9_000_000), "prompt", "context_length_exceeded")
+    refused(tiny.complete(["a", "z y " * 50_000]), "prompt", "context_length_exceeded")
+    parts = [{"type": "text", "text": "z y " * 10_000} for _ in range(20)]
+    refused(tiny.post(CHAT, messages=[{"role": "user", "content": parts}]), "messages", "context_length_exceeded")
+    beside = [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"arguments": "x" * 2_000_000}}]}]
+    refused(tiny.post(CHAT, messages=beside), "messages")
+    refused(tiny.post("/tokenize", prompt="x" * 1_000_001), "prompt")
+    refused(tiny.post("/detokenize", tokens=[7] * 1_000_001), "tokens")
+    long = "the " * 4_050  # more characters than are let through uncounted, and it fits
+    fits = tiny.complete(long, max_tokens=1)
+    assert fits.status_code == 200 and fits.json()["usage"]["prompt_tokens"] > 4_000
+
+
 def test_S06_refused_prompts_leave_nothing_behind() -> None:
     with server(scripted_engine(endless(), context=64, num_blocks=32)) as small:
         statuses = [small.complete([7] * (100 if i % 11 else 20), max_tokens=4).status_code for i in range(220)]

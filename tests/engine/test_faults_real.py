@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mini_infer.sampling.params import SamplingParams
-from mini_infer.scheduler.integrity import check_integrity
 from tests.support.engines import (
     Hooks,
     Run,
@@ -21,6 +20,7 @@ from tests.support.engines import (
     tiny_engine,
 )
 from tests.support.fake import Mirror
+from tests.support.integrity import check_integrity
 
 
 def greedy(count, **more):

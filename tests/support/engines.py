@@ -22,13 +22,13 @@ from mini_infer.results import Collector, GenerationResult, by_request
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.random import Purpose, uniform
 from mini_infer.sampling.rows import SampleRow
-from mini_infer.scheduler.integrity import check_integrity
 from mini_infer.scheduler.sequence import Sequence as Seq
 from mini_infer.text.tokenizer import Tokenizer
 from tests.sampling import naive
 from tests.support import tokenizers
 from tests.support.checkpoints import ENDOFTEXT, VOCAB, tiny_model
 from tests.support.dense import dense_logits
+from tests.support.integrity import check_integrity
 
 TEXT_IDS = ENDOFTEXT
 """Ids below this one are ordinary tokens of the tiny tokenizer."""

@@ -22,9 +22,9 @@ from mini_infer.observe.events import Finished, Output, StepReport
 from mini_infer.observe.state import EngineState, fold
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.sampling.rows import Judgement, SampleRow, Verdict
-from mini_infer.scheduler.integrity import check_integrity
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.speculative.proposer import Drafts
+from tests.support.integrity import check_integrity
 
 VOCAB = 50
 MASK = (1 << 61) - 1

@@ -5,23 +5,27 @@ An ASGI wrapper of its own, because the framework's middleware does not see requ
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from mini_infer.api.errors import ApiError
+from mini_infer.api.errors import ApiError, ClientGone
 from mini_infer.api.serving import Serving
 
 log = logging.getLogger("mini_infer")
 access = logging.getLogger("mini_infer.access")
 
-_OUTCOMES = {"disconnect": 499}
+_OUTCOMES = {"disconnect": 499, "timeout": 499}
 
 
 class Outermost:
-    """`app` with all that. HEAD is answered as GET is: the server leaves the body out."""
+    """`app` with all that. HEAD is answered as GET is: the server leaves the body out.
+
+    The `send` that `app` gets raises ClientGone where a client has read nothing for the options' `send_timeout`.
+    """
 
     def __init__(self, app: Any, serving: Serving) -> None:
         self._app = app
@@ -43,12 +47,20 @@ class Outermost:
                 headers = list(message.get("headers", []))
                 is_stream = any(v.startswith(b"text/event-stream") for k, v in headers if k.lower() == b"content-type")
                 message = {**message, "headers": [*headers, (b"x-request-id", request_id)]}
-            await send(message)
+            try:
+                async with asyncio.timeout(self._serving.options.send_timeout):
+                    await send(message)
+            except TimeoutError:
+                state["outcome"] = "timeout"
+                await _cut(receive)
+                raise ClientGone from None
 
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             await self._app(inner, receive, noting)
         except Exception as error:
+            if state.get("outcome") == "timeout":
+                return
             log.error("request %s failed: %s", request_id.decode(), type(error).__name__, exc_info=error)
             if status:
                 raise
@@ -69,6 +81,15 @@ class Outermost:
                 1e3 * (perf_counter() - began),
                 request_id.decode(),
             )
+
+
+async def _cut(receive: Any) -> None:
+    """End the connection without waiting for what its client does not read. ASGI has no word for that, so this asks
+    uvicorn's own object, and does nothing with another server."""
+    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()
+        await asyncio.sleep(0)  # until the protocol knows
 
 
 async def _send(send: Any, error: ApiError) -> None:

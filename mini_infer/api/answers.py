@@ -133,7 +133,6 @@ async def answer(
             stream,
             EventWriter(call, shape),
             keepalive=serving.options.sse_keepalive,
-            send_timeout=serving.options.send_timeout,
             on_abort=serving.http.aborted,
             headers=request.notes,
         )

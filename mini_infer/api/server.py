@@ -138,7 +138,8 @@ def serve(serving: Serving, sock: socket.socket, on_ready: Callable[[], object] 
         server.run([sock])
     finally:
         sock.close()
-        serving.service.stop() if serving.service.is_ready else None
+        if serving.service.is_ready:
+            serving.service.stop()
         serving.close()
     if server.failure is not None:
         raise server.failure

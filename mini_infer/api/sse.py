@@ -86,11 +86,11 @@ class EventStream(ASGIResponse):
     """Sends a stream's events while they come. The abort on a disconnect depends neither on the garbage collector nor
     on this having started to send.
 
-    A client that reads slowly gets what has come meanwhile as one event; one that reads nothing for `send_timeout`
-    seconds is cut off. Errors become a frame, and `[DONE]` follows whatever happens.
+    A client that reads slowly gets what has come meanwhile as one event. Errors become a frame, and `[DONE]` follows
+    whatever happens. `send` raises ClientGone for a client that reads nothing at all.
     """
 
-    __slots__ = ("keepalive", "on_abort", "send_timeout", "stream", "writer")
+    __slots__ = ("keepalive", "on_abort", "stream", "writer")
 
     _should_set_content_length = False
 
@@ -100,7 +100,6 @@ class EventStream(ASGIResponse):
         writer: Writer,
         *,
         keepalive: float,
-        send_timeout: float,
         on_abort: Callable[[str], None],
         headers: dict[str, str],
     ) -> None:
@@ -108,13 +107,11 @@ class EventStream(ASGIResponse):
         self.stream = stream
         self.writer = writer
         self.keepalive = keepalive or None
-        self.send_timeout = send_timeout
         self.on_abort = on_abort
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def put(data: bytes, *, more: bool = True) -> None:
-            async with asyncio.timeout(self.send_timeout):
-                await send({"type": "http.response.body", "body": data, "more_body": more})
+            await send({"type": "http.response.body", "body": data, "more_body": more})
 
         async with closed_when_gone(self.stream, receive):
             try:
@@ -125,9 +122,6 @@ class EventStream(ASGIResponse):
                 await put(b"", more=False)
             except ClientGone:
                 self._note(scope, "disconnect")
-            except TimeoutError:
-                self._note(scope, "timeout")
-                _cut(receive)
             except asyncio.CancelledError:  # the server ends, and its grace is over
                 self._note(scope, "shutdown")
                 await put(raw_frame(shutting_down().body) + DONE, more=False)
@@ -162,13 +156,4 @@ class EventStream(ASGIResponse):
         yield DONE
 
     def _note(self, scope: Scope, reason: str) -> None:
-        self.on_abort(reason)
-        scope["state"]["outcome"] = reason
-
-
-def _cut(receive: Receive) -> None:
-    """Ends the connection without waiting for what its client does not read. ASGI has no word for that, so this asks
-    uvicorn's own object, and does nothing with another server."""
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
-    if isinstance(transport, asyncio.WriteTransport):
-        transport.abort()
+        self.on_abort(scope["state"].setdefault("outcome", reason))

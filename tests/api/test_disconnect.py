@@ -157,7 +157,7 @@ def test_S04_two_hundred_in_a_row_leave_the_pool_idle() -> None:
                 assert line.endswith(" 0.0")
 
 
-def test_a_client_that_stops_reading_delays_nobody_and_is_cut_off() -> None:
+def test_a_client_that_stops_reading_delays_nobody_and_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     """Its socket is full; the others go on, its memory is bounded, and after the send timeout it is gone."""
     with server(scripted_engine(endless("word " * 40), context=60_000, num_blocks=8000), send_timeout=1.0) as served:
         small_send_buffers(served)
@@ -175,6 +175,25 @@ def test_a_client_that_stops_reading_delays_nobody_and_is_cut_off() -> None:
         wait(lambda: line in served.http.get("/metrics").text, "counted")
         wait(lambda: len(served.uvicorn.server_state.connections) <= 1, "its connection gone")
         deaf.close()
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_a_client_that_never_reads_its_answers_is_cut_off_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Request after request over one connection, and no answer is ever read."""
+    with server(scripted_engine(ids_of("word " * 300)), send_timeout=0.5) as served:
+        small_send_buffers(served)
+        deaf = RawStream(served, CHAT, body(stream=False), receive_buffer=2048)
+        data = json.dumps(body(stream=False)).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        try:
+            for _ in range(300):
+                deaf.socket.sendall(head + data)
+        except (OSError, TimeoutError):
+            pass
+        wait(lambda: len(served.uvicorn.server_state.connections) <= 1, "its connection gone", 20)
+        served.wait_idle()
+        deaf.close()
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
 def test_a_slow_reader_loses_nothing() -> None:

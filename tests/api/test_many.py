@@ -310,6 +310,44 @@ def test_P_speculation_changes_nothing_a_client_sees(folder: Path, draft: str) -
         assert all(other["timings"]["draft_n_accepted"] > 10 for other in found)
 
 
+def test_P03_greedy_and_sampled_requests_in_one_batch_with_drafts(folder: Path) -> None:
+    options = EngineConfig(model=str(folder), kv_blocks=256, draft=str(folder), draft_tokens=4, threads=1)
+    temperatures = [0, 0.7, 1e-6, 0, 2.0, 1e-6]
+    with server(lambda: build_engine(options)) as quick:
+        mixed = at_once(
+            6, lambda i: quick.complete("one two", temperature=temperatures[i], max_tokens=30, ignore_eos=True)
+        )
+        assert [a.status_code for a in mixed] == [200] * 6
+        for answer in mixed:
+            timings = answer.json()["timings"]
+            assert 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
+    with server() as plain:
+        greedy = plain.complete("one two", max_tokens=30, ignore_eos=True).json()["choices"]
+    assert [mixed[i].json()["choices"] == greedy for i in (0, 2, 3, 5)] == [True] * 4
+
+
+def test_P13_drafts_stop_at_the_end_of_the_context(folder: Path) -> None:
+    asked = {"max_tokens": 1000, "ignore_eos": True, "return_token_ids": True}
+    found = []
+    for drafts in ({}, {"draft": str(folder), "draft_tokens": 8}):
+        options = EngineConfig(model=str(folder), kv_blocks=64, max_model_len=128, threads=1, **drafts)
+        with server(lambda options=options: build_engine(options)) as short:  # type: ignore[misc]
+            answers = [short.complete(prompt(length), **asked).json() for length in range(120, 128)]
+            found.append([a["choices"][0]["token_ids"] for a in answers])
+            assert all(a["choices"][0]["finish_reason"] == "length" for a in answers)
+            assert [a["usage"]["total_tokens"] for a in answers] == [128] * 8
+    assert found[0] == found[1]
+
+
+def test_M06_unseeded_answers_differ_over_starts_too() -> None:
+    texts = set()
+    for _ in range(2):
+        with server() as fresh:
+            asked = {"temperature": 1, "max_tokens": 16, "ignore_eos": True}
+            texts |= {a.json()["choices"][0]["text"] for a in at_once(4, lambda i: fresh.complete("x", **asked))}
+    assert len(texts) >= 7
+
+
 def test_S_random_traffic_leaves_nothing_behind() -> None:
     """Everything at once on a small pool: lengths, n, stops, streams, refusals, leavers."""
     rng = random.Random(5)

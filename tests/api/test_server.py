@@ -481,6 +481,18 @@ def test_what_a_user_can_mend_is_one_line_and_exit_2(args: list[str], words: str
     assert words in done.stderr.splitlines()[-1]
 
 
+def test_what_is_light_stays_light() -> None:
+    """The server is there before torch is, and help knows no web framework."""
+
+    def loaded(code: str) -> set[str]:
+        code += "\nimport sys; print('loaded', *sys.modules.keys() & {'torch', 'litestar', 'uvicorn'})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        return set(done.stdout.splitlines()[-1].split()[1:])
+
+    assert loaded("import mini_infer.api.server, mini_infer.api.serving") == {"litestar", "uvicorn"}
+    assert loaded("from mini_infer.cli import main\ntry:\n    main(['serve', '-h'])\nexcept SystemExit: pass") == set()
+
+
 def test_log_lines_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     from mini_infer.commands.serve import _log_to_stderr
 

@@ -161,6 +161,19 @@ def test_heads_padded_to_different_widths_are_one_tokenizer(tmp_path, target_row
         assert engine._draft_failures == 0
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_a_draft_of_another_architecture_with_a_shorter_context(target, tmp_path, arch):
+    small = write_checkpoint(tmp_path / "small", arch, seed=3, max_position_embeddings=32, num_hidden_layers=1)
+    ids = [(7 * i) % 300 for i in range(50)]
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    plain = run_one(build_engine(EngineConfig(model=str(target), kv_blocks=32)), ids, params)
+    engine = build_engine(EngineConfig(model=str(target), kv_blocks=32, draft=str(small), draft_tokens=4))
+    assert engine.max_model_len == 4096
+    result = run_one(engine, ids, params)
+    assert result.token_ids == plain.token_ids
+    assert result.usage.drafted > 20
+
+
 # --- options --------------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ class Life:
 
     def __init__(self, limits: dict[str, Any]) -> None:
         self.engine = fake_engine(context=48, **limits)
-        self.watch = Watch(self.engine)
+        self.watch = Watch(self.engine, faults=1000)
         self.ids: list[str] = []
         self.guilty: set[str] = set()  # their own rows fail
         self.raised: list[set[str]] = []  # who took part in what raised, since the last report

@@ -172,8 +172,7 @@ def test_n_choices_wait_for_n_seats_and_for_their_tail_blocks():
     watch.ask(a, max_tokens=7)
     watch.ask(b, n=3, max_tokens=2)
     watch.step()
-    wait = watch.state.sequences["r2/0"].wait
-    assert (wait.kind, wait.need, wait.have) == ("BLOCKS", 3 + 2 + 1, 5)
+    assert watch.state.sequences["r2/0"].wait == Wait("BLOCKS", need=3 + 2 + 1, have=5)
     watch.run()
 
 
@@ -205,31 +204,25 @@ def overtaken_by(watch: Watch, head: str) -> int:
     return sum(number > watch.number(head) for number in order[: order.index(watch.number(head))])
 
 
-@pytest.mark.parametrize("head_n", [1, 5])
-def test_S08_a_big_request_and_small_ones_under_endless_arrivals(head_n):
-    """The big one (by its blocks, or by its seats) gets in after at most eight others; small ones keep finishing."""
+@pytest.mark.parametrize("n", [1, 5])
+def test_S08_a_big_request_and_small_ones_under_endless_arrivals(n):
+    """The big one (by its blocks, or by its seats) gets in after eight others at most; small ones keep finishing."""
     watch = Watch(fake_engine(num_blocks=16, block_size=16, context=256, max_running=6))
     small = prompts(50, 20)
-    count = 0
-
-    def keep_six_clients() -> None:
-        nonlocal count
-        while len(watch.engine.committer.requests) < 6 + (step > 30 and not watch.engine.is_finished(big)):
-            watch.ask([*small[count % 50], count % 7], max_tokens=12)
-            count += 1
-
-    big = ""
+    big, count = "", 0
     for step in range(400):
-        keep_six_clients()
+        while len(watch.engine.committer.requests) < 9:  # always some that wait
+            watch.ask([*small[count % 50], count % 7], max_tokens=5 + count * 7 % 19)
+            count += 1
         if step == 30:
-            (prompt,) = prompts(1, 150 if head_n == 1 else 40, seed=3)
-            big = watch.ask(prompt, max_tokens=20, n=head_n)
+            (prompt,) = prompts(1, 150 if n == 1 else 40, seed=3)
+            big = watch.ask(prompt, max_tokens=20, n=n)
         watch.step()
-    head = big if head_n == 1 else f"{big}/0"
-    admitted_at = next(r.step for r in watch.reports if any(a.seq_id == head for a in r.admitted))
-    assert overtaken_by(watch, head) <= MAX_BYPASS
-    assert admitted_at <= 30 + 30
-    assert watch.engine.is_finished(big)
+    assert watch.engine.is_finished(big), "starved"
+    head = big if n == 1 else f"{big}/0"
+    admitted_at = next(r.step for r in watch.reports for a in r.admitted if a.seq_id == head)
+    assert 1 <= overtaken_by(watch, head) <= MAX_BYPASS
+    assert admitted_at <= 30 + 60
     small_done = [r.step for r in watch.reports for f in r.finished if watch.number(f.seq_id) != watch.number(big)]
     assert min(sum(since < step <= since + 100 for step in small_done) for since in (100, 200, 300)) > 20
     watch.run()

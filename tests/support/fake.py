@@ -267,11 +267,11 @@ class Asked:
 class Watch:
     """Steps an engine, keeps what each sequence got, and checks every invariant after every report.
 
-    `lean` attaches no sink and checks nothing but the answers.
+    `lean` attaches no sink and checks nothing but the answers. `faults`: how often the bookkeeping may fail.
     """
 
-    def __init__(self, engine: InferenceEngine, *, lean: bool = False) -> None:
-        self.engine, self.lean = engine, lean
+    def __init__(self, engine: InferenceEngine, *, lean: bool = False, faults: int = 0) -> None:
+        self.engine, self.lean, self.faults = engine, lean, faults
         self.asked: dict[str, Asked] = {}
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, Finished] = {}
@@ -334,7 +334,8 @@ class Watch:
 
     def take(self, report: StepReport) -> None:
         self._batches = self.engine.runner.batches
-        assert not self.engine.runner.wrong
+        assert not self.engine.runner.wrong, self.engine.runner.wrong
+        assert self.engine.recorder.totals["faults"] <= self.faults, "the engine was rebuilt"
         for output in report.outputs:
             self._take_output(output)
         if not self.lean:
@@ -345,7 +346,8 @@ class Watch:
         self.tokens.setdefault(output.seq_id, []).extend(output.token_ids)
         if output.finished is not None:
             self.finished[output.seq_id] = output.finished
-            assert output.finished.usage.completion_tokens == len(self.tokens[output.seq_id])
+            told = len(self.tokens[output.seq_id])
+            assert output.finished.usage.completion_tokens == told, "tokens were counted that nobody got"
 
     def check_integrity(self) -> None:
         check_integrity(self.engine.scheduler)
@@ -355,7 +357,7 @@ class Watch:
         self.check_integrity()
         snapshot = self.engine.snapshot()
         for mirror in self.mirrors:
-            assert mirror.state == snapshot
+            assert mirror.state == snapshot, "an observer does not see what is"
 
     def run(self, limit: int = 10_000) -> Watch:
         """Step until nothing is left to do; then check every answer."""
@@ -393,8 +395,8 @@ def check_plan(before: EngineState, report: StepReport) -> None:
     lost, ended = {p.seq_id for p in report.preempted}, {f.seq_id for f in report.finished}
     assert names, "a step without progress"
     assert len(names) == len(set(names)), "a sequence twice in one plan"
-    assert sum(s.n_new + s.n_draft for s in report.sched) <= info.max_batch_tokens
-    assert all(1 <= s.n_new <= info.max_chunk for s in report.sched)
+    assert sum(s.n_new + s.n_draft for s in report.sched) <= info.max_batch_tokens, "over the budget of a step"
+    assert all(1 <= s.n_new <= info.max_chunk for s in report.sched), "over the cap of a request"
     assert {s.seq_id for s in before.running} <= {*names, *lost, *ended}, "a running sequence did not advance"
     assert not (report.preempted and report.admitted), "an admission in a step that preempted"
     assert not lost & set(names), "a victim was planned"

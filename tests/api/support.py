@@ -313,3 +313,12 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     assert isinstance(error["message"], str) and 0 < len(error["message"]) <= 1000
     assert isinstance(error["code"], str) and (error["param"] is None or isinstance(error["param"], str))
     return dict(error)
+
+
+def refused(response: httpx.Response, param: str | None = None, code: str | None = None, status: int = 400) -> str:
+    """The message of an error object with this status."""
+    assert response.status_code == status, response.text[:300]
+    error = error_of(response)
+    assert param is None or error["param"] == param
+    assert code is None or error["code"] == code
+    return str(error["message"])

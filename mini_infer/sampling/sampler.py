@@ -54,11 +54,12 @@ class Sampler:
             contexts += [row.context(j) for j in range(len(row.drafts) + 1)]
         dists = shape_logits(logits, contexts)
         verdicts: dict[int, Verdict] = {}  # by the key of the row's first distribution
+        names: dict[int, str] = {}
         plain: dict[int, float] = {}
         rounds: list[Round] = []
         for row, first in zip(rows, firsts, strict=True):
             fault = dists.faults.get(first)
-            verdicts[first] = Verdict(row.seq_id)
+            names[first] = row.seq_id
             if fault is not None:
                 verdicts[first] = Verdict(row.seq_id, error=_MESSAGES[fault], non_finite=fault == "non-finite")
             elif row.drafts:
@@ -66,10 +67,10 @@ class Sampler:
             else:
                 plain[first] = 0.0 if first in dists.certain else _number(row, 0, Purpose.SAMPLE)
         for first, token in dists.draw(plain).items():
-            verdicts[first] = replace(verdicts[first], tokens=(token,))
+            verdicts[first] = Verdict(names[first], (token,))
         if rounds:
             for r, outcome in zip(rounds, verify(dists, rounds), strict=True):
-                verdicts[r.first] = replace(verdicts[r.first], tokens=outcome.tokens, judged=outcome.judged)
+                verdicts[r.first] = Verdict(names[r.first], outcome.tokens, judged=outcome.judged)
             if explain:
                 _add_gaps(verdicts, [r.first for r in rounds if r.first in dists.certain], dists, logits, contexts)
         return _with_logprobs(logits, rows, [verdicts[first] for first in firsts])

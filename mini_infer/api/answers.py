@@ -224,7 +224,7 @@ class EventWriter:
     def write(self, chunks: list[Chunk]) -> list[Any]:
         events = []
         for piece in self._merger.take(chunks):
-            shown = list(self._shape.chunks(piece)) if piece.begins or piece.text or piece.reason else []
+            shown = list(self._shape.chunks(piece))
             if piece.text or piece.reason:
                 self._sent += len(piece.token_ids)
                 self._merger.pending[piece.index] = Piece(piece.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from mini_infer.api.sse import frame
+from mini_infer.api.sse import closed_when_gone, frame
+from mini_infer.response_stream import Request, ResponseStream
+from mini_infer.results import Collector
 from tests.api.support import (
     RawStream,
     Server,
@@ -17,6 +20,7 @@ from tests.api.support import (
     endless,
     events,
     ids_of,
+    in_loop,
     joined,
     reasons,
     scripted_engine,
@@ -77,6 +81,21 @@ def test_the_json_of_a_frame_is_one_line_to_every_reader() -> None:
     assert json.loads(data[6:]) == {"x": "a\u2028\u2029\u0085\n\r\x0b\x0c\x1c\x1d\x1e b\u0a85\u20a8"}
 
 
+def test_a_stream_is_closed_at_the_end_whoever_still_holds_it() -> None:
+    """Also where the answer ends by an exception: the abort does not wait for the garbage collector."""
+    aborted: list[str] = []
+
+    async def run() -> None:
+        request = Request(asyncio.get_running_loop(), asyncio.Queue(), Collector("r1", 1))
+        stream = ResponseStream([request], aborted.append)
+        with pytest.raises(ZeroDivisionError):
+            async with closed_when_gone(stream, asyncio.Event().wait):  # type: ignore[arg-type]
+                raise ZeroDivisionError
+        assert aborted == ["r1"] and await stream.read() == []
+
+    in_loop(run)
+
+
 def test_each_event_is_one_write_and_the_role_comes_with_the_first_token() -> None:
     """Nothing but the head is sent before there is a token, so that clients measure the first token."""
     gate = threading.Event()
@@ -99,12 +118,13 @@ def test_each_event_is_one_write_and_the_role_comes_with_the_first_token() -> No
 
 
 @pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("text", ["héllo 😀 日本 👩‍👩‍👧 🇨🇭", "\U0010fffd\u0301", "a\x00b"])
+@pytest.mark.parametrize("text", ["héllo 😀 日本 👩‍👩‍👧 🇨🇭", "\U0010fffd\u0301", "😀 first", "a\x00b"])
 def test_T03_characters_of_several_tokens(path: str, text: str) -> None:
     with server(scripted_engine(ids_of(text))) as told:
         stream = stream_of(told, path)
         assert "".join(contents(stream)) == text_of(told, path)[0] == text
         assert not any("\ufffd" in part for part in contents(stream))
+        assert path != ROUTES[0] or sum("role" in c["delta"] for e in stream for c in e["choices"]) == 1
 
 
 def test_T03_an_unfinished_character_is_shown_at_the_end() -> None:

@@ -205,6 +205,11 @@ def hold_reasons(scheduler: ContinuousScheduler, wrong: list[str]) -> None:
     def plan(only: str | None = None, *args: Any, **kwargs: Any) -> StepPlan:
         plan = plan_it(only, *args, **kwargs)
         if only is None:
+            for_drafts = sum(
+                len(scheduler.sequences[s.seq_id].table.blocks) - -(-(s.start + s.n_new) // scheduler.size)
+                for s in plan.slices
+                if s.n_draft
+            )
             for index, seq in enumerate(scheduler.queue):
                 if seq.wait is None:
                     wrong.append(f"{seq.seq_id} waits without a reason")
@@ -217,7 +222,7 @@ def hold_reasons(scheduler: ContinuousScheduler, wrong: list[str]) -> None:
                     "TOKENS": plan.num_tokens == scheduler.max_batch_tokens,
                     "COOLDOWN": bool(plan.preempted),
                     "SEQS": seats + seq.n > scheduler.max_running,
-                    "BLOCKS": need + seats > have and seq.wait.need > seq.wait.have >= have,
+                    "BLOCKS": need + seats > have + min(seats, for_drafts) and seq.wait.need > seq.wait.have >= have,
                     "ORDER": index > 0 and seq.wait.behind == scheduler.queue[index - 1].seq_id,
                     "PAUSED": False,
                 }

@@ -5,7 +5,8 @@
     >>> llm.chat("Name a colour.", SamplingParams(max_tokens=20)).text    # doctest: +SKIP
     'Blue.'
 
-It steps the engine in the caller's own thread, so nothing runs between calls. For many callers see `EngineService`.
+It steps the engine in the caller's own thread, so nothing runs between calls. Several threads may ask at once: they
+take turns at the steps, and each step carries all of them. For asyncio callers see `EngineService`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, overload
 
 from mini_infer.build import build_engine
@@ -59,6 +61,8 @@ class LLM:
         self.tokenizer: Tokenizer = engine.tokenizer
         self._progress = progress
         self._open: dict[str, tuple[Collector, deque[Chunk]]] = {}
+        self._lock = Lock()  # whoever holds it may touch the engine and the chunks
+        self._dropped: deque[str] = deque()  # to be ended by the next who holds it
 
     # --- prompts ----------------------------------------------------------------------------------------------------
 
@@ -118,13 +122,16 @@ class LLM:
 
     def _submit(self, prompt: list[int], params: SamplingParams | None) -> Stream:
         params = params or SamplingParams()
-        request_id = self.engine.add_request(prompt, params)
-        stream = Stream(self, request_id)
-        self._open[request_id] = (Collector(request_id, params.n), stream.chunks)
+        with self._lock:
+            self._end_dropped()
+            request_id = self.engine.add_request(prompt, params)
+            stream = Stream(self, request_id)
+            self._open[request_id] = (Collector(request_id, params.n), stream.chunks)
         return stream
 
     def _step(self) -> None:
         """One step; its outputs go to whoever asked for them, also if that is another iterator."""
+        self._end_dropped()
         report = self.engine.step()
         if not report.outputs and not self.engine.has_work:
             raise RuntimeError("the engine is idle, but not all answers came: somebody else took its reports")
@@ -138,8 +145,35 @@ class LLM:
                 if chunks[-1].result is not None:
                     del self._open[request_id]
 
+    def _next(self, stream: Stream) -> Chunk | None:
+        """The next chunk of an answer, stepping as long as there is none; None after the last."""
+        while True:
+            with self._lock:  # one step at a time: another thread's step may bring the chunk too
+                if stream.chunks:
+                    return stream.chunks.popleft()
+                if stream.request_id not in self._open:
+                    return None
+                self._step()
+
     def _end(self, request_id: str) -> None:
         """Abort a request unless it has ended; its last chunk is delivered."""
+        with self._lock:
+            self._abort(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        """`_end` for a stream that nobody holds. The collector of garbage may call this in the middle of a step."""
+        self._dropped.append(request_id)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_dropped()
+            finally:
+                self._lock.release()
+
+    def _end_dropped(self) -> None:
+        while self._dropped:
+            self._abort(self._dropped.popleft())
+
+    def _abort(self, request_id: str) -> None:
         if request_id in self._open:
             if self.engine.abort(request_id) and (report := self.engine.flush()) is not None:
                 self._deliver(report)
@@ -154,11 +188,13 @@ class LLM:
             results: dict[str, GenerationResult] = {}
             with bar("answering", show=self._progress and len(streams) > 1) as advance:
                 while len(results) < len(streams):
-                    self._step()
-                    for stream in streams:
-                        if stream.chunks and (result := stream.chunks[-1].result) is not None:
-                            results[stream.request_id] = result
-                        stream.chunks.clear()
+                    with self._lock:
+                        if any(stream.request_id in self._open for stream in streams):
+                            self._step()
+                        for stream in streams:
+                            if stream.chunks and (result := stream.chunks[-1].result) is not None:
+                                results[stream.request_id] = result
+                            stream.chunks.clear()
                     advance(len(results), len(streams))
             return [results[stream.request_id] for stream in streams]
         finally:
@@ -180,14 +216,13 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         try:
-            while not self.chunks and self.request_id in self._llm._open:
-                self._llm._step()
+            chunk = self._llm._next(self)
         except BaseException:
             self.abort()
             raise
-        if not self.chunks:
+        if chunk is None:
             raise StopIteration
-        return self.chunks.popleft()
+        return chunk
 
     def abort(self) -> None:
         """End the request now, unless it has ended."""
@@ -198,4 +233,5 @@ class Stream(Iterator[Chunk]):
         self.abort()
         self.chunks.clear()
 
-    __del__ = abort
+    def __del__(self) -> None:
+        self._llm._drop(self.request_id)

@@ -139,6 +139,8 @@ class EngineService:
         cache_salt: str = "",
     ) -> ResponseStream:
         """Queue a request for each prompt, all or none; one stream has the chunks of all. Raises as `submit`."""
+        if not prompts:
+            raise ValueError("submit_all needs at least one prompt")
         params = params or SamplingParams()
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Chunk | None]()
         tokens = [list(p) for p in prompts]
@@ -150,7 +152,7 @@ class EngineService:
             for index, request in enumerate(requests):
                 try:
                     request_id = engine.add_request(tokens[index], params, priority=priority, cache_salt=cache_salt)
-                except UserError:
+                except Exception:  # a user's error or a caller's: none of the earlier ones is left behind
                     for added in requests[:index]:
                         engine.abort(added.request_id)
                         del self._live[added.request_id]

@@ -87,11 +87,11 @@ class Server:
         state = self.state()
         return not state.sequences and state.pool.used == 0
 
-    def wait_idle(self, limit_s: float = 10.0) -> None:
+    def wait_idle(self, limit_s: float = 60.0) -> None:
         wait(self.is_idle, "the pool idle", limit_s)
 
 
-def wait(condition: Callable[[], bool], what: str, limit_s: float = 10.0) -> None:
+def wait(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
     """Poll until the condition holds."""
     end = time.monotonic() + limit_s
     while not condition():

@@ -75,6 +75,7 @@ def test_gone_within_two_steps(phase: str, stream: bool, how: Callable[[RawStrea
         assert right == "la la la la la "[: len(right)] and right
 
 
+@pytest.mark.timing
 def test_gone_within_two_running_steps() -> None:
     """The same at speed: a step is 20 ms here, and no third one begins with the request in it."""
     engine = scripted_engine(endless(), step_s=0.02)
@@ -157,19 +158,26 @@ def test_S04_two_hundred_in_a_row_leave_the_pool_idle() -> None:
                 assert line.endswith(" 0.0")
 
 
-def test_a_client_that_stops_reading_delays_nobody_and_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    """Its socket is full; the others go on, its memory is bounded, and after the send timeout it is gone."""
+def test_a_client_that_stops_reading_delays_nobody() -> None:
+    """Its socket stays full for good, and the others are answered all the same."""
+    with server(scripted_engine(endless("word " * 40), context=60_000, num_blocks=8000), send_timeout=3600) as served:
+        small_send_buffers(served)
+        deaf = RawStream(served, CHAT, body(max_tokens=50_000), receive_buffer=2048)
+        deaf.read_until(b"content")
+        for _ in range(10):
+            assert served.complete(max_tokens=20).json()["usage"]["completion_tokens"] == 20
+        assert served.state().totals.abort == 0
+        deaf.reset()
+        served.wait_idle()
+
+
+def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Its memory is bounded, and after the send timeout it is gone."""
     with server(scripted_engine(endless("word " * 40), context=60_000, num_blocks=8000), send_timeout=1.0) as served:
         small_send_buffers(served)
         deaf = RawStream(served, CHAT, body(max_tokens=50_000), receive_buffer=2048)
         deaf.read_until(b"content")
-        took = []
-        for _ in range(10):
-            start = time.monotonic()
-            assert served.complete(max_tokens=20).json()["usage"]["completion_tokens"] == 20
-            took.append(time.monotonic() - start)
-        assert max(took) < 1.0
-        wait(served.is_idle, "the deaf client cut off", 20)
+        wait(served.is_idle, "the deaf client cut off")
         assert served.state().totals.abort == 1
         line = 'mini_infer_requests_aborted_total{reason="timeout"} 1.0'
         wait(lambda: line in served.http.get("/metrics").text, "counted")
@@ -190,7 +198,7 @@ def test_a_client_that_never_reads_its_answers_is_cut_off_too(caplog: pytest.Log
                 deaf.socket.sendall(head + data)
         except (OSError, TimeoutError):
             pass
-        wait(lambda: len(served.uvicorn.server_state.connections) <= 1, "its connection gone", 20)
+        wait(lambda: len(served.uvicorn.server_state.connections) <= 1, "its connection gone")
         served.wait_idle()
         deaf.close()
     assert not [r for r in caplog.records if r.levelname == "ERROR"]

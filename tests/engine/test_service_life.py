@@ -148,14 +148,17 @@ def test_a_stop_ends_what_is_in_flight_and_nobody_waits_for_ever():
     gate = Gate(engine)
 
     async def main():
+        service.pause()
         streams = [await service.submit([i], params(100, n=1 + i % 2)) for i in range(5)]
         gate.close()
+        service.resume()
         await gate.reached()
         late = asyncio.create_task(service.submit([9], params()))
         later = asyncio.create_task(service.snapshot())
         await asyncio.sleep(0.01)
         stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-        await asyncio.sleep(0.01)
+        while not service._control.stopped and not service._control.draining:
+            await asyncio.sleep(0.002)
         gate.open()
         results = await asyncio.gather(*(read(s) for s in streams))
         assert {c.finish_reason for r in results for c in r.choices} == {"abort"}
@@ -200,7 +203,8 @@ def test_a_stop_while_loading_answers_those_who_waited():
         waiting = asyncio.create_task(service.submit([1], params()))
         await asyncio.sleep(0.01)
         stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-        await asyncio.sleep(0.01)
+        while not service._control.stopped and not service._control.draining:
+            await asyncio.sleep(0.002)
         go.set()
         with pytest.raises(ServiceStopped):
             await waiting

@@ -15,7 +15,10 @@ from mini_infer.models.transformer import Transformer
 
 
 class ModelRunner:
-    """Owns the KV of one model. Which block belongs to whom is the caller's business."""
+    """Takes a model over: packs its weights for the hardware, and owns its KV.
+
+    Which block belongs to whom is the caller's business.
+    """
 
     def __init__(
         self,
@@ -25,6 +28,7 @@ class ModelRunner:
         block_size: int,
         device: torch.device | str,
     ) -> None:
+        model.pack()
         self.model = model
         self.config = config
         self.device = torch.device(device)

@@ -125,6 +125,15 @@ class Transformer(Module):
         """[R, hidden] to [R, vocab_size], in the model's precision."""
         return self.lm_head(hidden)
 
+    def pack(self) -> None:
+        """Bring every product's weight into the layout of the hardware, once all are filled; one at a time.
+
+        A tied head becomes a copy: the embedding is read row by row as it is.
+        """
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+
     def checkpoint_parameters(self) -> dict[str, Tensor]:
         """The tensors of a checkpoint by their Hugging Face names, each the memory it must be copied into.
 

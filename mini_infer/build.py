@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
+from mini_infer.progress import Progress
 from mini_infer.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 NO_DEMO = "no model given: add --model with a folder or a Hugging Face repository (owner/name)"
 
 
-def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceEngine:
+def build_engine(options: EngineConfig, *, progress: bool | Progress = False) -> InferenceEngine:
     """Load the checkpoint that `options` name and build an engine with its tokenizer.
 
-    `progress` shows bars on stderr. Raises UserError for everything a user can cause: model, memory, device, options.
+    `progress`: True shows bars on stderr; a callable is told (bytes read, bytes in all) of each file of weights, and
+    nothing of downloads. Raises UserError for everything a user can cause: model, memory, device, options.
     """
     if options.model == "demo":
         raise UserError(NO_DEMO)
@@ -31,11 +33,11 @@ def build_engine(options: EngineConfig, *, progress: bool = False) -> InferenceE
     from mini_infer.text.tokenizer import Tokenizer
 
     device = set_up_device(options)
-    folder = resolve(options.model, options.revision, progress=progress)
+    folder = resolve(options.model, options.revision, progress=progress is True)
     target = inspect_checkpoint(folder, options.dtype)
     SamplingParams().with_defaults(target.config.generation)  # what is wrong there must not fail every request later
     tokenizer = Tokenizer.from_folder(folder)
-    draft_folder = find_draft(options, folder, tokenizer, progress=progress)
+    draft_folder = find_draft(options, folder, tokenizer, progress=progress is True)
     draft = inspect_checkpoint(draft_folder, target.dtype) if draft_folder else None
     model = load_weights(target, device, progress)  # what takes long comes last: all else fails sooner
     draft_model = (load_weights(draft, device, progress), draft.config) if draft else None

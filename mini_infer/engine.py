@@ -30,6 +30,7 @@ from mini_infer.sampling.params import SamplingParams
 from mini_infer.scheduler.continuous import ContinuousScheduler
 from mini_infer.scheduler.plan import StepPlan
 from mini_infer.scheduler.sequence import Sequence
+from mini_infer.speculative.adaptive import policy_of
 from mini_infer.speculative.drafting import settle
 from mini_infer.speculative.proposer import Drafts, Proposer
 from mini_infer.text.stream import TextStream
@@ -254,6 +255,14 @@ class InferenceEngine:
         """Forget every cached prefix. Running requests keep their blocks."""
         self.scheduler.prefix.clear()
         self.recorder.control(Control("reset_cache"))
+
+    def set_draft_tokens(self, k: int | None) -> None:
+        """Draft K tokens for each sequence from the next step on: 0 none, None as many as pay. What was measured stays.
+
+        Raises ValueError for a K that is not 0 to 8.
+        """
+        if self.proposer is not None:
+            self.proposer.policy = policy_of(k, self.proposer.policy.costs, drafts_free=not self.proposer.has_kv)
 
     def _text_of(self, seq_id: str) -> str:
         return self.committer.answers[seq_id].text

@@ -233,6 +233,10 @@ class EngineService:
     def reset_prefix_cache(self) -> None:
         self._tell(lambda: self.engine.reset_prefix_cache())
 
+    def set_draft_tokens(self, k: int | None) -> None:
+        """Draft K tokens per sequence from the next step on; 0 none, None as many as pay."""
+        self._tell(lambda: self.engine.set_draft_tokens(k))
+
     async def snapshot(self) -> EngineState:
         """The engine's state, taken between two steps."""
 

@@ -166,6 +166,13 @@ class Adaptive:
         return [max(k * draft_s + (seconds or 0.0), 1e-9) for k, seconds in enumerate(verify_s)]
 
 
+def policy_of(k: int | None, costs: Costs, *, drafts_free: bool) -> Policy:
+    """Always K drafts, or as many as pay with None. Raises ValueError for a K that is not 0 to `MOST`."""
+    if k is not None and not 0 <= k <= MOST:
+        raise ValueError(f"a round has 0 to {MOST} drafts, not {k}")
+    return Adaptive(drafts_free=drafts_free, costs=costs) if k is None else Fixed(k, costs)
+
+
 def acceptance(seq: Sequence) -> float:
     """α of a sequence: accepted by judged, beginning with the prior."""
     judged = sum(seq.judged_by_position)

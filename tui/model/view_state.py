@@ -15,6 +15,8 @@ from tui.model.ledger import Ledger
 from tui.model.lookback import Lookback
 from tui.text import safe
 
+ROLES = ("system", "user", "assistant", "model")
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -25,8 +27,8 @@ class Meta:
     device: str = ""
     dtype: str = ""
     speed: float | None = None  # most steps per second; None is full speed
-    labels: Mapping[str, str] = field(default_factory=dict)  # request id -> what its sender called it
-    live_controls: bool = True  # False for a replay: nothing can be sent
+    k: int | None = None  # drafts per round as set by hand; None is automatic (see `past.k` for what came of it)
+    is_replay: bool = False  # nothing can be sent
     config: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -84,37 +86,46 @@ class ViewState:
         return safe(text, self.glyphs.newline if newline is None else newline)
 
     def title(self, seq_id: str) -> str:
-        """What the sender called its request, else the last words of its prompt."""
+        """The last words of its prompt that a person wrote."""
         record = self.past.request(seq_id)
-        if record is None:
-            return ""
-        label = self.meta.labels.get(record.request_id)
-        return safe(label, " ") if label is not None else prompt_title(self.decode(record.prompt[-80:], "\n"))
+        return "" if record is None else prompt_title(self.decode(record.prompt[-80:], "\n"))
+
+
+def turns(text: str) -> list[tuple[str, str]]:
+    """(role, text) of a rendered prompt: what stands between its special tokens, `<|…|>`. "" where no role is named."""
+    found = []
+    for part in text.replace("<|", "\0").split("\0"):
+        body = part.split("|>", 1)[-1] if "|>" in part else part
+        role, _, rest = body.strip().partition("\n")
+        if role in ROLES:
+            found.append((role, rest.strip()))
+        elif body.strip():
+            found.append(("", body.strip()))
+    return found
 
 
 def prompt_title(text: str) -> str:
-    """The last words that a person wrote in a rendered prompt: what is between its special tokens, but for roles."""
-    parts = []
-    for part in text.replace("<|", "\0").split("\0"):
-        body = part.split("|>", 1)[-1].strip()
-        words = body.split("\n", 1)
-        if words[0] in ("assistant", "user", "system", "model"):
-            body = words[1].strip() if len(words) > 1 else ""
-        if body:
-            parts.append(body)
-    return " ".join(parts[-1].split()) if parts else ""
+    """The last words that a person wrote in a rendered prompt."""
+    said = [body for _, body in turns(text) if body]
+    return " ".join(said[-1].split()) if said else ""
 
 
 def view_state(
-    history: History, ledger: Ledger, cursor: Cursor, glyphs: Glyphs = UNICODE, meta: Meta | None = None
+    history: History,
+    ledger: Ledger,
+    cursor: Cursor,
+    glyphs: Glyphs = UNICODE,
+    meta: Meta | None = None,
+    *,
+    paused: bool = False,
 ) -> ViewState:
-    """What `cursor` shows of an engine."""
+    """What `cursor` shows of an engine. `paused`: it stands, whatever its own state says (a replay)."""
     moment = history.live if cursor.step is None else history.at(cursor.step)
     return ViewState(
         state=moment.state,
         report=moment.report,
         past=Lookback(ledger, moment.state.seq),
-        mode=mode_of(cursor, history.live.state.paused),
+        mode=mode_of(cursor, paused or history.live.state.paused),
         behind=history.newest - moment.state.step,
         selected=cursor.selected,
         pinned=cursor.pinned,

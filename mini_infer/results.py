@@ -77,6 +77,7 @@ class Chunk:
     prompt: int = 0  # which of the prompts that were submitted together
     stop: str | int | None = None  # with the finish reason: the stop string or token id that ended it
     error: str | None = None
+    made: float = field(default_factory=perf_counter, compare=False, repr=False)  # when
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ Chat and completions differ only in their `Shape`: what one piece of news looks 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +35,12 @@ _SAMPLING = (
 
 _MOST = {"stop": 4_096, "stop_token_ids": 10_000, "logit_bias": 10_000, "cache_salt": 1_024}
 """Sizes (characters or entries) beyond which a request would cost others time."""
+
+MAX_PRIORITY = 1_000_000
+
+
+Delivered = Callable[[Sequence[Chunk]], None]
+"""Told of chunks when they are read."""
 
 
 @dataclass(slots=True)
@@ -103,6 +109,9 @@ def sampling_params(
         raise bad(f"n must be at most {serving.options.max_n} on this server, not {asked.n}", "n")
     if asked.stream_options is not None and not asked.stream:
         raise bad("stream_options is only for streams: set stream to true, or leave it out", "stream_options")
+    if asked.priority is not None and not 0 <= asked.priority <= MAX_PRIORITY:  # below 0, one could push others back
+        allowed = f"from 0 (the default, which goes first) to {MAX_PRIORITY}"
+        raise bad(f"priority must be {allowed}, not {asked.priority}", "priority")
     for name, most in _MOST.items():
         size = len(getattr(asked, name) or ())
         if name == "stop" and isinstance(asked.stop, list):
@@ -121,7 +130,8 @@ async def submit(serving: Serving, call: Call) -> ResponseStream:
     longest = max(map(len, call.prompts))
     if longest >= (limit := serving.engine.max_model_len):
         raise ContextLengthError("the prompt is too long", longest, limit)
-    return await serving.service.submit_all(call.prompts, call.params, cache_salt=call.asked.cache_salt or "")
+    salt, priority = call.asked.cache_salt or "", call.asked.priority or 0
+    return await serving.service.submit_all(call.prompts, call.params, priority=priority, cache_salt=salt)
 
 
 async def answer(
@@ -131,22 +141,22 @@ async def answer(
     if call.asked.stream:
         return EventStream(
             stream,
-            EventWriter(call, shape),
+            EventWriter(call, shape, serving.http.delivered),
             keepalive=serving.options.sse_keepalive,
             on_abort=serving.http.aborted,
             headers=request.notes,
         )
     try:
         async with closed_when_gone(stream, request.receive):
-            body = _encode(await _whole(stream, call, shape))
+            body = _encode(await _whole(stream, call, shape, serving.http.delivered))
     except ClientGone:
         serving.http.aborted("disconnect")
         raise
     return ASGIResponse(body=body, headers=request.notes, media_type="application/json")
 
 
-async def _whole(stream: ResponseStream, call: Call, shape: Shape) -> Any:
-    merger = Merger(call)
+async def _whole(stream: ResponseStream, call: Call, shape: Shape, delivered: Delivered) -> Any:
+    merger = Merger(call, delivered)
     while not merger.is_done:
         chunks = await stream.read()
         if not chunks:
@@ -161,18 +171,20 @@ async def _whole(stream: ResponseStream, call: Call, shape: Shape) -> Any:
 class Merger:
     """Gathers chunks by choice. Text, ids and log-probabilities wait here together until there is text to show."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, delivered: Delivered) -> None:
         self.pending = {index: Piece(index, begins=True) for index in range(call.choices)}
         self.results: dict[int, GenerationResult] = {}  # by prompt
         self.failure: ApiError | None = None
         self._call = call
+        self._delivered = delivered
 
     @property
     def is_done(self) -> bool:
         return len(self.results) == len(self._call.prompts)
 
-    def take(self, chunks: Iterable[Chunk]) -> list[Piece]:
+    def take(self, chunks: Sequence[Chunk]) -> list[Piece]:
         """The pieces that got news, up to a failure."""
+        self._delivered(chunks)
         touched: dict[int, Piece] = {}
         for chunk in chunks:
             if chunk.finish_reason == "error":
@@ -204,9 +216,9 @@ class Merger:
 class EventWriter:
     """The events of one stream: a `Writer`."""
 
-    def __init__(self, call: Call, shape: Shape) -> None:
+    def __init__(self, call: Call, shape: Shape, delivered: Delivered) -> None:
         options = call.asked.stream_options
-        self._merger = Merger(call)
+        self._merger = Merger(call, delivered)
         self._shape = shape
         self._prompt_tokens = sum(map(len, call.prompts))
         self._sent = 0  # tokens

@@ -90,7 +90,23 @@ def encode_chat(asked: Any, tokenizer: Tokenizer, limit: int) -> list[int]:
         variables["add_generation_prompt"] = asked.add_generation_prompt
     messages = plain_messages(asked.messages)
     check_length([message.get("content", "") for message in messages], tokenizer, limit, "messages")
+    if asked.continue_final_message:
+        return _encode_begun(messages, tokenizer, variables, asked.add_generation_prompt)
     return tokenizer.encode_chat(messages, **variables)
+
+
+def _encode_begun(
+    messages: list[dict[str, Any]], tokenizer: Tokenizer, variables: dict[str, Any], opens: bool | None
+) -> list[int]:
+    """The last message is the beginning of the answer: it follows what the template opens an answer with."""
+    name = "continue_final_message"
+    *before, last = messages
+    if last["role"] != "assistant" or not last.get("content") or "tool_calls" in last:
+        raise bad(f"{name} needs a last message by the assistant that is text, to be continued", name)
+    if opens:
+        raise bad(f"{name} and add_generation_prompt exclude each other", name)
+    head = tokenizer.encode_chat(before, **variables | {"add_generation_prompt": True})
+    return head + tokenizer.encode(last["content"], allow_special=False, add_special_tokens=False)
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

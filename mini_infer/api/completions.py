@@ -11,7 +11,7 @@ from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
-from mini_infer.api.errors import ErrorBody, bad
+from mini_infer.api.errors import ErrorBody, bad, too_long
 from mini_infer.api.lengths import check_length
 from mini_infer.api.logprobs import characters, completion_logprobs
 from mini_infer.api.request import ApiRequest
@@ -43,8 +43,9 @@ async def completions(request: ApiRequest, data: JSONBody[CompletionRequest]) ->
         if limit < 1:
             raise bad(f"max_tokens must be at least 1, not {limit}", "max_tokens")
         params = sampling_params(data, serving, limit, data.logprobs)
-        given = split_prompt(data.prompt)
         most = (serving.engine.options.max_running or 1) + serving.options.max_waiting
+        _check_size(data.prompt, serving.engine.max_model_len, most)
+        given = split_prompt(data.prompt)
         if len(given) * params.n > most:
             raise bad(f"prompts times n must be at most {most} on this server, not {len(given) * params.n}", "prompt")
         length = sum(len(p) for p in given if isinstance(p, str))
@@ -54,6 +55,15 @@ async def completions(request: ApiRequest, data: JSONBody[CompletionRequest]) ->
         shape = CompletionShape(call, Head.new(serving, "cmpl"), serving.engine.tokenizer)
         stream = await submit(serving, call)
     return await answer(request, serving, call, shape, stream)
+
+
+def _check_size(prompt: str | list[Any], limit: int, most: int) -> None:
+    """Raises ApiError for a list so long that it can be neither a prompt nor a list of them: a body may hold millions
+    of ids, and looking at each takes long."""
+    if isinstance(prompt, list) and len(prompt) > max(limit, most):
+        if isinstance(prompt[0], int):
+            raise too_long(len(prompt), limit, "prompt")
+        raise bad(f"prompts times n must be at most {most} on this server, not {len(prompt)}", "prompt")
 
 
 def split_prompt(prompt: str | list[Any]) -> list[str | list[int]]:

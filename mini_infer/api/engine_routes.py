@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request, get, post
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
-from litestar.response import Response
 from litestar.response.base import ASGIResponse
 from msgspec.json import Encoder
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from mini_infer.api.chat import encode_chat, text_length
 from mini_infer.api.errors import RETRY_AFTER_S, bad
@@ -105,9 +105,11 @@ async def version() -> ASGIResponse:
     return _json(Version(__version__))
 
 
-@get("/metrics", summary="Metrics for Prometheus", tags=["server"], media_type="text/plain", sync_to_thread=True)
-def metrics(request: AnyRequest) -> Response[bytes]:
-    return Response(exposition(request.app.state.serving.registry), media_type=CONTENT_TYPE_LATEST)
+@get("/metrics", summary="Metrics for Prometheus", tags=["server"], media_type="text/plain")
+async def metrics(request: AnyRequest) -> ASGIResponse:
+    body = await asyncio.to_thread(exposition, request.app.state.serving.registry)
+    # as a header: the framework would name the charset twice, which Prometheus takes for no type at all
+    return ASGIResponse(body=body, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 @get("/v1/engine/state", summary="The engine's state, with every prompt and answer in it", tags=["server"])
@@ -150,9 +152,11 @@ async def detokenize(request: ApiRequest, data: JSONBody[DetokenizeRequest]) -> 
     size = serving.engine.limits.vocab_size
     if len(data.tokens) > MAX_TEXT:
         raise bad(f"tokens must be at most {MAX_TEXT} ids", "tokens")
-    wrong = next((t for t in data.tokens if not 0 <= t < size), None)
-    if wrong is not None:
-        raise bad(f"tokens must be ids from 0 to {size - 1}", "tokens")
-    tokenizer = serving.tokenizer
-    text = await serving.encode(lambda: tokenizer.decode(data.tokens, skip_special_tokens=False), len(data.tokens))
+    text = await serving.encode(lambda: _detokenize(data.tokens, serving.tokenizer, size), len(data.tokens))
     return _json(Text(text, text), headers=request.notes)
+
+
+def _detokenize(tokens: list[int], tokenizer: Tokenizer, size: int) -> str:
+    if any(not 0 <= token < size for token in tokens):
+        raise bad(f"tokens must be ids from 0 to {size - 1}", "tokens")
+    return tokenizer.decode(tokens, skip_special_tokens=False)

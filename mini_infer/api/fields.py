@@ -48,6 +48,16 @@ _HARMLESS_IF: Mapping[str, Callable[[Any], bool]] = {
     "continue_final_message": _one_of(False),
     "add_special_tokens": _one_of(False),
     "length_penalty": _one_of(1, 1.0),
+    "repeat_penalty": _one_of(1, 1.0),
+    "typical_p": _one_of(1, 1.0),
+    "mirostat": _one_of(0),
+    "dry_multiplier": _one_of(0, 0.0),
+    "xtc_probability": _one_of(0, 0.0),
+    "return_tokens_as_token_ids": _one_of(False),
+    "no_stop_trim": _one_of(False),
+    "stop_regex": _never,
+    "regex": _never,
+    "ebnf": _never,
     "function_call": _one_of("none"),
     "functions": _one_of([]),
     "audio": _never,
@@ -77,6 +87,10 @@ _WORDS = {
     "function_call": "use tool_choice once this server supports it",
     "chat_template": "the server's own template is used",
     "echo": "the answer never repeats the prompt",
+    "skip_special_tokens": "the text never shows control tokens; return_token_ids shows their ids",
+    "repeat_penalty": "use repetition_penalty",
+    "no_stop_trim": "use include_stop_str_in_output",
+    "return_tokens_as_token_ids": "use return_token_ids",
 }
 
 

@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import perf_counter
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from mini_infer.observe.events import StepReport
 from mini_infer.observe.metrics import RequestTimes, RequestTiming
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineState
+from mini_infer.results import Chunk
 from mini_infer.version import __version__
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_DELAYS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _SMALL = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -215,6 +218,21 @@ class HttpMetrics:
         text = "Fields that nobody knows."
         self._ignored = Counter("mini_infer_ignored_params", text, ("param",), registry=registry)
         self._names: set[str] = set()
+        text = "How late the server's event loop comes to what is due, looked at ten times a second."
+        name = "mini_infer_event_loop_lag_seconds"
+        self._lag = Histogram(name, text, registry=registry, buckets=_DELAYS)
+        text = "From the engine's news of an answer to the task that sends them; a slow client's own delay included."
+        name = "mini_infer_token_delivery_delay_seconds"
+        self._delivery = Histogram(name, text, registry=registry, buckets=_DELAYS)
+        ProcessCollector(registry=registry)
+
+    def lagged(self, seconds: float) -> None:
+        self._lag.observe(max(seconds, 0.0))
+
+    def delivered(self, chunks: Iterable[Chunk]) -> None:
+        now = perf_counter()
+        for chunk in chunks:
+            self._delivery.observe(max(now - chunk.made, 0.0))
 
     def answered(self, endpoint: str, status: int, *, stream: bool) -> None:
         self._requests.labels(endpoint, str(stream).lower(), status).inc()

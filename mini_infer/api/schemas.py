@@ -41,6 +41,7 @@ class Generation(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     return_token_ids: Annotated[bool | None, Meta(description="Ids of the prompt and of each answer.")] = None
     cache_salt: Annotated[str | None, Meta(description="Only requests with the same salt share cached blocks.")] = None
+    priority: Annotated[int | None, Meta(description="0 goes first; a larger number gives way to smaller ones.")] = None
 
 
 class ContentPart(Struct):
@@ -68,6 +69,9 @@ class ChatRequest(Generation, kw_only=True):
     reasoning_effort: Annotated[str | None, Meta(description="Handed to the chat template.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(description="Further names for the template.")] = None
     add_generation_prompt: bool | None = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="The answer goes on where the last message, the assistant's, ends.")
+    ] = None
 
 
 class CompletionRequest(Generation, kw_only=True):
@@ -91,6 +95,7 @@ class TokenizeRequest(Struct):
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

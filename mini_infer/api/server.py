@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from types import FrameType
 
 import uvicorn
@@ -26,6 +28,9 @@ log = logging.getLogger("mini_infer")
 LAST_WORDS_S = 5
 """What connections get to send their last frames in."""
 
+TICK_S = 0.1
+"""uvicorn's own, from one `on_tick` to the next."""
+
 KEEP_ALIVE_S = 90
 """Longer than clients keep an idle connection: none of them writes into one that closes."""
 
@@ -33,9 +38,9 @@ KEEP_ALIVE_S = 90
 def bind(host: str, port: int) -> socket.socket:
     """A socket that is bound and does not listen yet. Raises UserError where the address is taken or not ours."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        # of both, the one that every client tries: `localhost` may be ::1 first
+        family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         sock = socket.socket(family, kind, proto)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,11 +84,18 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
         self.loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._tasks: set[asyncio.Task[None]] = set()
+        self._due = math.inf  # when the next tick is
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._spawn(self._load())
+
+    async def on_tick(self, counter: int) -> bool:
+        self.serving.http.lagged(perf_counter() - self._due)
+        ends = await super().on_tick(counter)
+        self._due = perf_counter() + TICK_S
+        return ends
 
     def _spawn(self, coroutine: object) -> None:
         task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]

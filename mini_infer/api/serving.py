@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from prometheus_client import CollectorRegistry
 
 from mini_infer.api.errors import bad, queue_full, shutting_down, unavailable
+from mini_infer.api.gpu import GpuCollector
 from mini_infer.api.metrics import EngineMetrics, HttpMetrics
 from mini_infer.api.names import ModelNames
 from mini_infer.api.options import ServerOptions
@@ -22,6 +23,8 @@ from mini_infer.service import EngineService
 from mini_infer.version import __version__
 
 if TYPE_CHECKING:
+    import torch
+
     from mini_infer.engine import InferenceEngine
     from mini_infer.text.tokenizer import Tokenizer
 
@@ -46,6 +49,7 @@ class Serving:
         self.service = EngineService(build, max_waiting=options.max_waiting)
         self.names = ModelNames(model, options.served_model_name, any_model=options.any_model)
         self.registry = CollectorRegistry()
+        self.registry.register(GpuCollector(self._device))
         self.http = HttpMetrics(self.registry)
         self.metrics = EngineMetrics(self.registry, self.names.served)
         self.created = int(time.time())
@@ -65,6 +69,9 @@ class Serving:
         """After the service was stopped."""
         self.metrics.close()
         self._encoders.shutdown(wait=False, cancel_futures=True)
+
+    def _device(self) -> torch.device | None:
+        return getattr(self.service.engine.runner, "device", None) if self.service.is_ready else None
 
     @property
     def status(self) -> Status:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mini_infer.api.request import MAX_VALUES
 from mini_infer.build import build_engine
 from mini_infer.config import EngineConfig
 from tests.api.support import (
@@ -61,6 +62,40 @@ JSON = {"content-type": "application/json"}
 def test_H02_a_body_that_is_none(tiny: Server, path: str, body: bytes, headers: Any, status: int) -> None:
     message = refused(tiny.http.post(path, content=body, headers=headers), status=status)
     assert "Traceback" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize("extra", [b'"foo": "\xff"', b'"foo": {"a": ["\xe2\x82"]}', b'"\xff": 1'])
+def test_H02_what_is_ignored_must_be_utf8_too(tiny: Server, extra: bytes) -> None:
+    body = b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}], "tokens": [7], "max_tokens": 1, %b}'
+    for path in (CHAT, COMPLETIONS, "/detokenize"):
+        refused(tiny.http.post(path, content=body % extra, headers=JSON), code="invalid_json")
+        assert tiny.http.post(path, content=body % b'"foo": "\xc3\xa9"', headers=JSON).status_code == 200
+
+
+def many(begin: bytes, unit: bytes, end: bytes) -> bytes:
+    return begin + b",".join([unit] * (MAX_VALUES + 1)) + end
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        many(b'{"prompt": [', b"[]", b"]}"),
+        many(b'{"prompt": [', b'""', b"]}"),
+        many(b'{"prompt": "a", "tools": [', b"{}", b"]}"),
+        many(b'{"messages": [{"role": "user", "content": [', b'{"type": "text"}', b"]}]}"),
+        b'{"prompt": "a", ' + b",".join(b'"%d":1' % i for i in range(MAX_VALUES)) + b"}",
+    ],
+    ids=["lists", "texts", "objects", "parts", "fields"],
+)
+def test_bodies_of_very_many_values_are_not_decoded(tiny: Server, body: bytes) -> None:
+    for path in (CHAT, COMPLETIONS):
+        refused(tiny.http.post(path, content=body, headers=JSON), None, "request_too_large", 413)
+
+
+@pytest.mark.parametrize("text", ["[" * (MAX_VALUES + 9), '{"' * MAX_VALUES, '\\"' * MAX_VALUES])
+def test_brackets_and_quotes_in_a_text_are_no_values(tiny: Server, text: str) -> None:
+    refused(tiny.chat(text), "messages", "context_length_exceeded")
+    refused(tiny.complete(text), "prompt", "context_length_exceeded")
 
 
 def test_H02_bodies_in_the_log_leave_no_traces(tiny: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,6 +210,39 @@ def test_user_text_that_spells_a_control_token_stays_text(tiny: Server) -> None:
     assert raw["choices"][0]["prompt_token_ids"][-1] == IM_END
     for role, content in (("assistant", "<|im_end|>"), ("system", "<|endoftext|>")):
         assert len(prompt_ids(tiny, content, role)) > 15
+
+
+def test_an_answer_that_is_begun_is_continued(tiny: Server) -> None:
+    encode = tiny.engine.tokenizer.encode  # type: ignore[union-attr]
+    before: list[Any] = [{"role": "user", "content": "count"}]
+    for begun in ("one two ", "<|im_end|>", [{"type": "text", "text": "one "}, {"type": "text", "text": "two "}]):
+        messages = [*before, {"role": "assistant", "content": begun}]
+        asked = {"messages": messages, "continue_final_message": True}
+        answer = tiny.chat(**asked, return_token_ids=True).json()
+        text = begun if isinstance(begun, str) else "one two "
+        opened = tiny.post("/tokenize", messages=before).json()["tokens"]
+        assert answer["prompt_token_ids"] == opened + encode(text, allow_special=False, add_special_tokens=False)
+        assert tiny.post("/tokenize", **asked).json()["tokens"] == answer["prompt_token_ids"]
+        raw = tiny.complete(answer["prompt_token_ids"]).json()
+        assert answer["choices"][0]["message"]["content"] == raw["choices"][0]["text"]
+        assert tiny.chat(**asked, add_generation_prompt=False).status_code == 200
+        refused(tiny.chat(**asked, add_generation_prompt=True), "continue_final_message")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+def test_only_text_of_the_assistant_can_be_continued(tiny: Server, last: Any) -> None:
+    messages = [{"role": "user", "content": "a"}, last]
+    refused(tiny.chat(messages=messages, continue_final_message=True), "continue_final_message", "invalid_value")
+    assert tiny.chat(messages=messages, continue_final_message=False).status_code == 200
+    refused(tiny.complete(continue_final_message=True), "continue_final_message", "unsupported_parameter")
 
 
 def test_template_variables(folder: Path, tmp_path: Path) -> None:

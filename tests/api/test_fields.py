@@ -91,10 +91,14 @@ def test_H23_strict_servers_refuse_unknown_fields_alone() -> None:
         ("use_beam_search", True),
         ("best_of", 2),
         ("skip_special_tokens", False),
-        ("continue_final_message", True),
         ("guided_json", {}),
         ("echo", True),
         ("suffix", "x"),
+        ("typical_p", 0.9),
+        ("repeat_penalty", 1.1),
+        ("mirostat", 2),
+        ("regex", "a+"),
+        ("return_tokens_as_token_ids", True),
     ],
 )
 def test_H23_fields_that_change_the_answer_are_refused(tiny: Server, name: str, value: Any) -> None:
@@ -122,7 +126,8 @@ def test_tools_are_accepted_where_none_may_be_called(tiny: Server) -> None:
         ("stop", ["a"] * 17), ("stop", "x" * 5000), ("stop_token_ids", [384]), ("stop_token_ids", [-1]),
         ("stop_token_ids", 5), ("min_tokens", -1), ("min_tokens", 9), ("ignore_eos", 1), ("stream", "true"),
         ("cache_salt", 5), ("cache_salt", "x" * 2000), ("model", 5), ("return_token_ids", "yes"),
-        ("include_stop_str_in_output", 1), ("stream_options", []),
+        ("include_stop_str_in_output", 1), ("stream_options", []), ("priority", -1), ("priority", 1.5),
+        ("priority", 10**7),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ask", [Server.chat, Server.complete])

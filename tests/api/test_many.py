@@ -18,6 +18,7 @@ from mini_infer.observe.events import StepReport
 from mini_infer.observe.sinks import CallbackSink
 from mini_infer.sampling.params import SamplingParams
 from tests.api.support import (
+    RawStream,
     Server,
     at_once,
     endless,
@@ -290,3 +291,25 @@ def test_H28_health_is_quick_under_load() -> None:
         count, p99, worst = map(float, probe.stdout.read().split())
         print(f"/health: {count:.0f} calls, p99 {1e3 * p99:.1f} ms, worst {1e3 * worst:.1f} ms")
         assert p99 < 0.1
+
+
+def test_a_larger_priority_gives_way() -> None:
+    order: list[str] = []
+
+    def note(report: StepReport) -> None:
+        order.extend(a.seq_id for a in report.admitted)
+
+    with server(scripted_engine(endless(), max_running=1)) as served:
+        served.serving.service.attach(CallbackSink(note))
+        served.serving.service.pause()
+        clients = []
+        for priority in (5, 9, 0, None, 5):
+            body = {"prompt": [7], "max_tokens": 3, "priority": priority}
+            clients.append(RawStream(served, "/v1/completions", body))
+            wait(lambda: len(served.state().sequences) == len(clients), "queued")
+        assert [s.priority for s in served.state().sequences.values()] == [5, 9, 0, 0, 5]
+        served.serving.service.resume()
+        for client in clients:
+            client.read_until(b'"usage"')
+            client.close()
+        assert order == ["r3", "r4", "r1", "r5", "r2"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mini_infer.api.gpu import Nvml
 from mini_infer.api.metrics import MAX_IGNORED
 from tests.api.support import RawStream, Server, at_once, endless, scripted_engine, server, wait
 from tests.support.engines import prompt, tiny_engine
@@ -21,6 +25,7 @@ NAMES = {
     "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens",
     "vllm:spec_decode_num_accepted_tokens_per_pos", "mini_infer_engine_up", "mini_infer_kv_blocks",
     "mini_infer_prefill_tokens", "mini_infer_step_duration_seconds", "mini_infer_requests", "mini_infer_build_info",
+    "mini_infer_event_loop_lag_seconds", "mini_infer_token_delivery_delay_seconds",
 }  # fmt: skip
 
 
@@ -36,7 +41,8 @@ def read(served: Server) -> dict[str, float]:
 def test_the_names_are_vllms() -> None:
     with server(tiny_engine(text="chatml")) as served:
         answer = served.http.get("/metrics")
-        assert answer.headers["content-type"].startswith("text/plain; version=")
+        # Prometheus refuses a type that names one parameter twice
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         families = {f.name: f for f in text_string_to_metric_families(answer.text)}
         assert set(families) >= NAMES, NAMES - set(families)
         labels = families["vllm:num_requests_running"].samples[0].labels
@@ -65,6 +71,85 @@ def test_the_figures_add_up() -> None:
         assert found["vllm:num_requests_running"] == found["vllm:num_requests_waiting"] == 0
         again = read(served)
         assert all(again[name] >= value for name, value in found.items() if name.endswith(("_total", "_count")))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_serving_itself_costs_is_seen(stream: bool) -> None:
+    with server(scripted_engine(endless())) as served:
+        served.complete(max_tokens=20, stream=stream)
+        found = read(served)
+        assert found["mini_infer_token_delivery_delay_seconds_count"] == 20
+        assert found["mini_infer_token_delivery_delay_seconds_sum"] > 0
+        wait(lambda: read(served)["mini_infer_event_loop_lag_seconds_count"] > 3, "some ticks")
+        before = read(served)["mini_infer_event_loop_lag_seconds_sum"]
+        served.serving_loop().call_soon_threadsafe(time.sleep, 0.5)
+        wait(lambda: read(served)["mini_infer_event_loop_lag_seconds_sum"] >= before + 0.3, "the lag")
+
+
+class FakeNvml:
+    """Answers what a driver with an H200 would; `missing` functions are not there, `failing` ones say so."""
+
+    def __init__(self, missing: tuple[str, ...] = (), failing: tuple[str, ...] = ()) -> None:
+        self.missing, self.failing, self.asked = missing, failing, b""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.missing:
+            raise AttributeError(name)
+        if name in self.failing:
+            return lambda *_: 3  # NVML_ERROR_NOT_SUPPORTED
+        return getattr(self, f"_{name}")
+
+    def _nvmlInit_v2(self) -> int:
+        return 0
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+        self.asked = uuid
+        handle._obj.value = 1
+        return 0
+
+    def _nvmlDeviceGetPowerUsage(self, _: Any, result: Any) -> int:
+        result._obj.value = 123_400
+        return 0
+
+    def _nvmlDeviceGetTotalEnergyConsumption(self, _: Any, result: Any) -> int:
+        result._obj.value = 5_600_000
+        return 0
+
+    def _nvmlDeviceGetMemoryInfo(self, _: Any, result: Any) -> int:
+        result._obj.used = 7_000_000_000
+        return 0
+
+
+def gpu_figures(library: FakeNvml) -> dict[str, float]:
+    nvml = Nvml.open("GPU-1", lambda _: library)
+    return {} if nvml is None else {sample.name: sample.value for family in nvml.read() for sample in family.samples}
+
+
+def test_gpu_figures_in_watts_joules_and_bytes() -> None:
+    library = FakeNvml()
+    assert gpu_figures(library) == {
+        "mini_infer_gpu_power_watts": 123.4,
+        "mini_infer_gpu_energy_joules_total": 5600.0,
+        "mini_infer_gpu_memory_used_bytes": 7e9,
+    }
+    assert library.asked == b"GPU-1"
+
+
+def test_gpu_figures_are_absent_where_nobody_answers() -> None:
+    old = FakeNvml(missing=("nvmlDeviceGetTotalEnergyConsumption",), failing=("nvmlDeviceGetPowerUsage",))
+    assert set(gpu_figures(old)) == {"mini_infer_gpu_memory_used_bytes"}
+    assert (
+        gpu_figures(FakeNvml(failing=("nvmlInit_v2",)))
+        == gpu_figures(FakeNvml(failing=("nvmlDeviceGetHandleByUUID",)))
+        == {}
+    )
+
+    def no_driver(_: str) -> Any:
+        raise OSError
+
+    assert Nvml.open("GPU-1", no_driver) is None
+    with server(tiny_engine(text="chatml")) as served:
+        assert "mini_infer_gpu" not in served.http.get("/metrics").text
 
 
 def test_gauges_while_busy_and_after() -> None:

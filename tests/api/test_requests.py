@@ -289,6 +289,17 @@ def test_prompts_of_the_wrong_shape(tiny: Server, prompt: Any) -> None:
     assert answer.status_code == 400 and (error_of(answer)["param"] or "").startswith("prompt")
 
 
+def test_lists_too_long_to_be_looked_at(tiny: Server) -> None:
+    limit = tiny.engine.max_model_len
+    message = refused(tiny.complete([7] * 1_000_000), "prompt", "context_length_exceeded")
+    assert "1000000" in message and str(limit) in message
+    refused(tiny.complete(["a"] * 10_000), "prompt", "invalid_value")
+    refused(tiny.complete([[7]] * 10_000), "prompt", "invalid_value")
+    refused(tiny.complete([7] * limit), "prompt", "context_length_exceeded")
+    refused(tiny.post("/detokenize", tokens=[7, -1]), "tokens")
+    refused(tiny.post("/detokenize", tokens=[10**30]), "tokens")
+
+
 def test_prompts_of_every_shape(tiny: Server) -> None:
     ids = tiny.post("/tokenize", prompt="hello").json()["tokens"]
     texts = [tiny.complete(p).json()["choices"][0]["text"] for p in ("hello", ["hello"], ids, [ids])]

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -299,6 +300,14 @@ def test_a_taken_port_is_one_line() -> None:
         bind("203.0.113.7", 0)
     with pytest.raises(UserError, match=r"cannot listen on no\.such\.host\.invalid"):
         bind("no.such.host.invalid", 0)
+
+
+def test_a_name_of_both_kinds_is_bound_where_every_client_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+    both = [*real("::1", 0, 0, socket.SOCK_STREAM), *real("127.0.0.1", 0, 0, socket.SOCK_STREAM)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: both)
+    with closing(bind("localhost", 0)) as sock:
+        assert sock.family == socket.AF_INET
 
 
 def test_ipv6() -> None:

@@ -44,7 +44,8 @@ class ModelRunner:
         self.kv.copy(batch.copies)
         token_ids = torch.tensor(batch.token_ids, device=self.device)
         rows = torch.tensor(batch.logit_rows, dtype=torch.long, device=self.device)
-        meta = build_metadata(batch, self.device, self.model.dtype)
+        config = self.config
+        meta = build_metadata(batch, self.device, self.model.dtype, config.num_kv_heads, config.head_dim)
         return self.model(token_ids, meta, self.kv, rows)
 
     @torch.inference_mode()

@@ -7,10 +7,11 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mini_infer.batch import Batch, Span, slot_index
-from mini_infer.models.attention import FOLD, SHORTEST_BUCKET, AttentionMetadata, attend, build_metadata
+from mini_infer.models.attention import FOLD, SHORTEST_BUCKET, AttentionMetadata, attend, build_metadata, by_products
 
 
 def make_batch(parts: list[tuple[int, int]], block_size: int = 16, seed: int = 0) -> Batch:
@@ -62,9 +63,38 @@ def test_attention_is_its_definition(name: str, block_size: int) -> None:
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(len(batch.positions), 6, 8, dtype=torch.float64, generator=generator)
     keys, values = torch.randn(2, 4000 * block_size, 3, 8, dtype=torch.float64, generator=generator)
-    meta = build_metadata(batch, "cpu", torch.float64)
+    meta = build_metadata(batch, "cpu", torch.float64, 3, 8)
     expected = reference_attention(batch, q, keys, values)
     torch.testing.assert_close(attend(q, keys, values, meta), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("lengths", [(9, 9, 9), (9, 4, 1)])
+def test_attention_by_products_is_attention(lengths: tuple[int, ...]) -> None:
+    """What bf16 batches take the place of SDPA with, in float64; in bf16 the scores alone are rounded once more."""
+    generator = torch.Generator().manual_seed(2)
+    q = torch.randn(3, 2, 7, 8, dtype=torch.float64, generator=generator)
+    k, v = torch.randn(2, 3, 2, 9, 8, dtype=torch.float64, generator=generator)
+    hidden = torch.arange(9) >= torch.tensor(lengths)[:, None, None, None]
+    mask = (
+        torch.zeros(3, 1, 1, 9, dtype=torch.float64).masked_fill(hidden, float("-inf"))
+        if any(hidden.flatten())
+        else None
+    )
+    expected = F.scaled_dot_product_attention(q, k, v, mask)
+    torch.testing.assert_close(by_products(q, k, v, mask), expected, atol=1e-12, rtol=0)
+    half = [None if t is None else t.bfloat16() for t in (q, k, v, mask)]
+    torch.testing.assert_close(by_products(*half).double(), expected, atol=0.04, rtol=0)
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_bf16_attention_stays_near(name: str) -> None:
+    batch = make_batch(MIXES[name])
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(len(batch.positions), 6, 8, generator=generator).bfloat16()
+    keys, values = torch.randn(2, 4000 * 16, 3, 8, generator=generator).bfloat16()
+    got = attend(q, keys, values, build_metadata(batch, "cpu", torch.bfloat16, 3, 8))
+    expected = reference_attention(batch, q.double(), keys.double(), values.double())
+    torch.testing.assert_close(got.double(), expected, atol=0.04, rtol=0)
 
 
 def visible_slots(meta: AttentionMetadata) -> dict[int, list[int]]:
@@ -88,7 +118,7 @@ def test_metadata_is_its_definition(seed: int) -> None:
     block_size = rng.choice([1, 8, 16])
     parts = [(rng.randrange(300), rng.choice([1, 1, 1, 4, 4, 40])) for _ in range(rng.randint(1, 12))]
     batch = make_batch(parts, block_size, seed)
-    meta = build_metadata(batch, torch.device("cpu"))
+    meta = build_metadata(batch, torch.device("cpu"), torch.float32, 2, 4)
     assert meta.positions.tolist() == list(batch.positions)
     assert meta.slots.tolist() == list(batch.slots)
     seen = visible_slots(meta)
@@ -102,7 +132,7 @@ def test_metadata_is_its_definition(seed: int) -> None:
 def test_a_gather_touches_only_written_rows_of_its_own_sequence(name: str) -> None:
     batch = make_batch(MIXES[name])
     by_row = {span.first_row: span for span in batch.spans}
-    for group in build_metadata(batch, "cpu").groups:
+    for group in build_metadata(batch, "cpu", torch.float32, 2, 4).groups:
         for rows, slots in zip(group.rows.tolist(), group.slots.tolist(), strict=True):
             span = by_row[rows[0]]
             assert set(slots) == set(slot_index(span.blocks, 0, span.kv_len, batch.block_size))
@@ -111,11 +141,11 @@ def test_a_gather_touches_only_written_rows_of_its_own_sequence(name: str) -> No
 def test_groups_share_row_count_and_length_bucket() -> None:
     decodes = [(SHORTEST_BUCKET - 2, 1), (3, 1), (200, 1), (255, 1), (256, 1)]
     batch = make_batch([*decodes, (20, 4), (30, 4), (0, 40), (0, 40)])
-    shapes = [tuple(group.rows.shape) for group in build_metadata(batch, "cpu").groups]
+    shapes = [tuple(group.rows.shape) for group in build_metadata(batch, "cpu", torch.float32, 2, 4).groups]
     assert shapes == [(2, 1), (2, 1), (1, 1), (2, 4), (1, 40), (1, 40)]
 
 
 def test_a_single_decode_needs_no_mask() -> None:
-    (group,) = build_metadata(make_batch([(77, 1)]), "cpu").groups
+    (group,) = build_metadata(make_batch([(77, 1)]), "cpu", torch.float32, 2, 4).groups
     assert group.mask is None
     assert group.slots.shape == (1, 78)

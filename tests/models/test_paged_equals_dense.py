@@ -207,7 +207,8 @@ def _no_zero(store: KVStore, blocks: object) -> None:
 def _padding_at_slot_zero(spans: list[Span], *rest: Any) -> AttentionGroup:
     group = attention_group(spans, *rest)
     lengths = torch.tensor([[span.kv_len] for span in spans])
-    return dataclasses.replace(group, slots=group.slots.masked_fill(torch.arange(group.slots.shape[1]) >= lengths, 0))
+    slots = group.slots.masked_fill(torch.arange(group.slots.shape[1]) >= lengths, 0)
+    return dataclasses.replace(group, slots=slots, gather=attention.by_head(slots, group.room.shape[2]))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import Exit
 
+from mini_infer.commands.load import load
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
 from mini_infer.commands.serve import server_options
 from mini_infer.commands.terminal import note
@@ -99,6 +100,9 @@ def export(file: Path, output: Path | None) -> None:
     from mini_infer.commands import trace as command
 
     command.export(file, output)
+
+
+cli.add_command(load)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

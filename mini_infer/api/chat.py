@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from mini_infer.text.tokenizer import Tokenizer
 
 MAX_BESIDE_CONTENT = 1_000_000
-"""Characters of tool calls, reasoning and names, which a template may or may not show."""
+"""Characters and values of tool calls, reasoning and names, which a template may or may not show."""
+
+MAX_VARIABLES = 100_000
+"""The same of `chat_template_kwargs`."""
 
 
 @post(
@@ -55,7 +58,8 @@ async def chat_completions(request: ApiRequest, data: JSONBody[ChatRequest]) -> 
     with serving.preparing():
         params = sampling_params(data, serving, _max_tokens(data), _num_logprobs(data))
         limit = serving.engine.max_model_len
-        prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer, limit), text_length(data.messages))
+        size = len(await request.body())  # also what is no text costs time, such as a thousand tool calls
+        prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer, limit), size)
         call = Call(prompts=[prompt], params=params, asked=data)
         shape = ChatShape(call, Head.new(serving, "chatcmpl"), serving.engine.tokenizer)
         stream = await submit(serving, call)
@@ -84,6 +88,9 @@ def encode_chat(asked: Any, tokenizer: Tokenizer, limit: int) -> list[int]:
     variables = dict(asked.chat_template_kwargs or {})
     for name in variables.keys() & {"messages", "tools", "documents"}:
         raise bad(f"chat_template_kwargs must not hold {name}", "chat_template_kwargs")
+    if _size(variables) > MAX_VARIABLES:
+        text = f"chat_template_kwargs must have at most {MAX_VARIABLES} characters and values"
+        raise bad(text, "chat_template_kwargs")
     if getattr(asked, "reasoning_effort", None) is not None:
         variables.setdefault("reasoning_effort", asked.reasoning_effort)
     if asked.add_generation_prompt is not None:
@@ -115,18 +122,21 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         raise bad("messages is empty: give at least one message", "messages")
     plain = [_plain(message, f"messages.{number}") for number, message in enumerate(messages)]
     if _size([{**message, "content": ""} for message in plain]) > MAX_BESIDE_CONTENT:
-        text = f"messages must have at most {MAX_BESIDE_CONTENT} characters beside their content"
+        text = f"messages must have at most {MAX_BESIDE_CONTENT} characters and values beside their content"
         raise bad(text, "messages")
+    for message in plain:
+        if "tool_calls" in message:
+            message["tool_calls"] = [_with_arguments(call) for call in message["tool_calls"]]
     return plain
 
 
 def _size(value: Any) -> int:
-    """Characters of all texts in a JSON value."""
+    """Characters of all texts in a JSON value, and one for each value."""
     if isinstance(value, str):
-        return len(value)
+        return 1 + len(value)
     if isinstance(value, dict):
-        return sum(len(key) + _size(item) for key, item in value.items())
-    return sum(map(_size, value)) if isinstance(value, list) else 0
+        return 1 + sum(len(key) + _size(item) for key, item in value.items())
+    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
@@ -144,8 +154,6 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
             if part.text is None:
                 raise bad(f"{place}.text is required", f"{place}.text", "missing_required_parameter")
         plain["content"] = "".join(part.text or "" for part in message.content)
-    if message.tool_calls is not None:
-        plain["tool_calls"] = [_with_arguments(call) for call in message.tool_calls]
     return plain
 
 

@@ -134,7 +134,8 @@ async def tokenize(request: ApiRequest, data: JSONBody[TokenizeRequest]) -> ASGI
     length = len(text) if text is not None else text_length(data.messages or [])
     if length > MAX_TEXT:
         raise bad(f"{given[0]} must be at most {MAX_TEXT} characters here", given[0])
-    tokens = await serving.encode(lambda: _tokenize(data, text, serving.tokenizer), length)
+    size = len(await request.body())
+    tokens = await serving.encode(lambda: _tokenize(data, text, serving.tokenizer), size)
     return _json(Tokens(tokens, len(tokens), serving.engine.max_model_len), headers=request.notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from mini_infer.api.request import MAX_VALUES
 from mini_infer.build import build_engine
 from mini_infer.config import EngineConfig
+from mini_infer.text.tokenizer import Tokenizer
 from tests.api.support import (
     Server,
     refused,
@@ -243,6 +245,33 @@ def test_only_text_of_the_assistant_can_be_continued(tiny: Server, last: Any) ->
     refused(tiny.chat(messages=messages, continue_final_message=True), "continue_final_message", "invalid_value")
     assert tiny.chat(messages=messages, continue_final_message=False).status_code == 200
     refused(tiny.complete(continue_final_message=True), "continue_final_message", "unsupported_parameter")
+
+
+def test_what_is_beside_the_texts_is_bounded(tiny: Server) -> None:
+    call = {"function": {"name": "f", "arguments": "[" + "1," * 600_000 + "1]"}}
+    messages: list[Any] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert "beside their content" in refused(tiny.chat(messages=messages), "messages")
+    many_values = {"a": [1] * 200_000}
+    refused(tiny.chat(chat_template_kwargs=many_values), "chat_template_kwargs")
+    refused(tiny.post("/tokenize", messages=messages[:1], chat_template_kwargs=many_values), "chat_template_kwargs")
+
+
+def test_long_requests_are_encoded_off_the_loop(tiny: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    real = Tokenizer.encode_chat
+
+    def watched(self: Tokenizer, *args: Any, **more: Any) -> list[int]:
+        threads.append(threading.current_thread().name)
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(Tokenizer, "encode_chat", watched)
+    calls = [{"function": {"name": "f", "arguments": {"a": 1}}}] * 1000
+    messages: list[Any] = [{"role": "assistant", "content": "", "tool_calls": calls}, {"role": "user", "content": "a"}]
+    variables = {"a": ["b"] * 3000}
+    for more in ({"messages": messages}, {"chat_template_kwargs": variables}, {}):
+        assert tiny.chat(**more).status_code == 200
+        assert tiny.post("/tokenize", **{"messages": messages[1:], **more}).status_code == 200
+    assert [name.startswith("mini-infer-encode") for name in threads] == [True] * 4 + [False] * 2
 
 
 def test_template_variables(folder: Path, tmp_path: Path) -> None:

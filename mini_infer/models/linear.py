@@ -40,6 +40,7 @@ class Linear(Module):
         weight: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
+        self.in_features = in_features
         self.parts = dict(parts)
         out_features = sum(parts.values())
         self.is_tied = weight is not None

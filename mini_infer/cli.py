@@ -20,6 +20,7 @@ from mini_infer.commands.load import load
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
 from mini_infer.commands.serve import server_options
 from mini_infer.commands.terminal import note
+from mini_infer.commands.tui import tui_options
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 from mini_infer.version import __version__
@@ -80,6 +81,17 @@ def serve(**values: Any) -> None:
     from mini_infer.commands import serve as command
 
     command.run({name: values.pop(name) for name in command.SERVER_OPTIONS}, EngineConfig(**values))
+
+
+@cli.command()
+@tui_options
+@engine_options
+@debug_option
+def tui(**values: Any) -> int:
+    """Chat with a model, and watch the engine think."""
+    from mini_infer.commands import tui as command
+
+    return command.run({name: values.pop(name) for name in command.TUI_OPTIONS}, EngineConfig(**values))
 
 
 @cli.group(invoke_without_command=True)

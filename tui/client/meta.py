@@ -15,10 +15,11 @@ def meta_of(config: Mapping[str, object], *, is_replay: bool = False) -> Meta:
         value = config.get(name)
         return "" if value in (None, "auto") else str(value)
 
+    draft = word("draft") or ("demo" if word("model") == "demo" else "none")
     draft_tokens = config.get("draft_tokens")
     return Meta(
         model=PurePath(word("model")).name,
-        draft=PurePath(word("draft")).name,
+        draft=PurePath(draft).name,
         device=word("device"),
         dtype=word("dtype"),
         k=draft_tokens if isinstance(draft_tokens, int) else None,

@@ -132,3 +132,8 @@ class History:
             moment = Moment(state, report)
             self._cache.append(moment)
         return moment
+
+    def recording(self) -> tuple[EngineState, list[StepReport]]:
+        """All that is kept: a state, and every report after it."""
+        _, _, frame = self._keyframes[0]
+        return decode_state(frame), [decode_report(data) for _, data in self._reports]

@@ -24,6 +24,7 @@ from tui.model.records import (
     StepRecord,
     step_record,
 )
+from tui.model.spans import Aligner, TextSpan
 
 LETTERS = ascii_uppercase + ascii_lowercase
 KEPT_ENDED = 64
@@ -40,12 +41,15 @@ class Ledger:
         self.lives: dict[int, list[BlockLife]] = {}
         self.latencies: deque[tuple[int, float]] = deque(maxlen=100)  # (seq, TTFT in s) of the last requests
         self.gaps: deque[tuple[int, float]] = deque(maxlen=512)  # (seq, ITL in s)
+        self.keep: set[str] = set()  # ended sequences that are not dropped
+        self._pieces: dict[int, str] = {}
         self._ended: deque[str] = deque()
         self._count = 0
         self.restart(snapshot)
 
     def restart(self, snapshot: EngineState) -> None:
         """Go on from a snapshot: sequences that are new to us join; tokens whose reports were missed are `unknown`."""
+        self._pieces |= snapshot.pieces
         for seq in snapshot.ordered:
             record = self.requests.get(seq.seq_id)
             if record is None:
@@ -53,8 +57,11 @@ class Ledger:
                 record.priority, record.max_tokens = seq.priority, seq.max_tokens
             missed = len(seq.output) - len(record.output)
             record.output += seq.output[len(record.output) :]
-            record.origins += [Origin("unknown", snapshot.seq, snapshot.step)] * missed
-            record.text, record.text_seqs = [seq.text], [snapshot.seq]
+            record.origins += [Origin("unknown", snapshot.seq, snapshot.step, 0.0)] * missed
+            known = sum(len(span.text) for span in record.spans)
+            if len(seq.text) > known:
+                record.spans.append(TextSpan(seq.text[known:], max(0, len(record.output) - 1), snapshot.seq))
+            record.aligner = Aligner(len(record.output))
             record.cached, record.miss = seq.cached, seq.miss
             if seq.cached is not None and record.admitted_seq is None:
                 record.admitted_seq = snapshot.seq
@@ -66,6 +73,7 @@ class Ledger:
 
     def add(self, report: StepReport) -> None:
         """Take the next report in, after it was folded."""
+        self._pieces |= report.pieces
         marks: dict[str, str] = {}
         self._queue(report, marks)
         rounds = {r.seq_id: r for r in report.spec}
@@ -114,9 +122,7 @@ class Ledger:
         for out in report.outputs:
             record = self.requests[out.seq_id]
             made = rounds.get(out.seq_id)
-            if out.text:
-                record.text.append(out.text)
-                record.text_seqs.append(report.seq)
+            record.spans += record.aligner.add(out.token_ids, out.text, report.seq, self._pieces)
             if out.token_ids:
                 if record.last_t is None:
                     record.first_t = report.t
@@ -171,17 +177,18 @@ class Ledger:
     def _end(self, record: RequestRecord, finished: Finished | None, seq: int, step: int) -> None:
         record.ended_seq, record.ended_step, record.finished = seq, step, finished
         self._ended.append(record.seq_id)
-        while len(self._ended) > KEPT_ENDED:
-            self.requests.pop(self._ended.popleft(), None)
+        for seq_id in [i for i in self._ended if i not in self.keep][:-KEPT_ENDED]:
+            self._ended.remove(seq_id)
+            del self.requests[seq_id]
 
 
 def _origin(report: StepReport, made: Round | None, index: int) -> Origin:
     if made is None:
-        return Origin("plain", report.seq, report.step)
+        return Origin("plain", report.seq, report.step, report.t)
     if index >= made.kept:
-        return Origin("bonus" if made.bonus else "own", report.seq, report.step)
+        return Origin("bonus" if made.bonus else "own", report.seq, report.step, report.t)
     p, q, gap = (None if v is None or index >= len(v) else v[index] for v in (made.p, made.q, made.gap))
-    return Origin("draft", report.seq, report.step, p, q, gap)
+    return Origin("draft", report.seq, report.step, report.t, p, q, gap)
 
 
 def _round(record: RequestRecord, report: StepReport, made: Round, tokens: int) -> RoundRecord:

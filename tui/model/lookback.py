@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from mini_infer.observe.events import Durations, KReason
 from tui.model.ledger import Ledger
 from tui.model.records import BlockLife, Event, KRecord, Origin, RequestRecord, RoundRecord, StepRecord
+from tui.model.spans import TextSpan
 
 R = TypeVar("R", RoundRecord, KRecord)
 
@@ -73,10 +74,13 @@ class Lookback:
         record = self.request(seq_id)
         return [] if record is None else record.origins[: self.num_output(seq_id)]
 
-    def text(self, seq_id: str) -> str:
-        """The answer as it may be shown; it can lag behind the ids."""
+    def spans(self, seq_id: str) -> list[TextSpan]:
+        """The answer as it may be shown, by the tokens that gave it; it can lag behind the ids."""
         record = self.request(seq_id)
-        return "" if record is None else "".join(record.text[: bisect_right(record.text_seqs, self.seq)])
+        return [] if record is None else record.spans[: bisect_right(record.spans, self.seq, key=lambda s: s.seq)]
+
+    def text(self, seq_id: str) -> str:
+        return "".join(span.text for span in self.spans(seq_id))
 
     def chunks(self, seq_id: str) -> int:
         """Steps that computed a chunk of its prompt (or of what it recomputes)."""

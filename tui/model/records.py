@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mini_infer.observe.events import BlockMove, Budget, Durations, Finished, KReason, Miss, Round, StepReport
+from tui.model.spans import Aligner, TextSpan
 
 Source = Literal["plain", "draft", "own", "bonus", "unknown"]
 """Where an output token came from: a plain decode, an accepted draft, the target's own after a rejection, the target's
@@ -20,6 +21,7 @@ class Origin(NamedTuple):
     source: Source
     seq: int
     step: int
+    t: float  # of that step's end
     p: float | None = None  # the target's and the draft's probability of it; None in greedy rounds
     q: float | None = None
     gap: float | None = None  # greedy rounds: the target's best logit minus the draft's
@@ -117,8 +119,8 @@ class RequestRecord:
     k: deque[KRecord] = field(default_factory=lambda: deque(maxlen=256))
     output: list[int] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)  # deltas, as they came
-    text_seqs: list[int] = field(default_factory=list)
+    spans: list[TextSpan] = field(default_factory=list)  # the text, by the tokens that gave it
+    aligner: Aligner = field(default_factory=Aligner)
     first_t: float | None = None
     last_t: float | None = None
     ended_seq: int | None = None

@@ -48,6 +48,7 @@ class View(Widget):
     HELP: ClassVar[str] = ""
     """Markdown for F1: what is seen, what the signs mean, the keys."""
 
+    SCOPED_CSS = False  # rules may name the classes of the screen
     DEFAULT_CSS = """
     View { width: 1fr; height: 1fr; layout: vertical; }
     """

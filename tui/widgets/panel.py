@@ -74,6 +74,8 @@ class Panel(Widget, can_focus=True):
     """
 
     framed: ClassVar[bool] = True
+    follows_end: ClassVar[bool] = False
+    """Keeps the last line in sight until somebody scrolls up."""
     padding_cells: ClassVar[int] = 1
     """Blank cells between the frame and the lines, left and right."""
 
@@ -81,6 +83,7 @@ class Panel(Widget, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.view: ViewState | None = None
         self.top = 0  # first line shown, where there are more than fit
+        self._at_end = True
         self._rows: list[Line] | None = None
         self._styles: dict[str, Style] = {}
 
@@ -129,9 +132,11 @@ class Panel(Widget, can_focus=True):
         pad = self.padding_cells if edge else 0
         inner = max(0, size.width - 2 * edge - 2 * pad)
         height = max(0, size.height - 2 * edge)
-        lines = list(self.draw(view, inner, height)) if inner and height else []
-        self.top = max(0, min(self.top, len(lines) - height))
-        lines = lines[self.top : self.top + height]
+        drawn = self.draw(view, inner, height) if inner and height else []
+        last = max(0, len(drawn) - height)
+        self.top = last if self.follows_end and self._at_end else max(0, min(self.top, last))
+        self._at_end = self.top == last
+        lines = list(drawn[self.top : self.top + height])
         if not edge:
             return lines
         g, blank = view.glyphs, Span(" " * pad)
@@ -222,6 +227,7 @@ class Panel(Widget, can_focus=True):
     def scroll_lines(self, by: int) -> None:
         """Show lines further down (up); `rows` keeps it within bounds."""
         self.top = max(0, self.top + by)
+        self._at_end = False  # unless `rows` finds it there
         self.redraw()
 
 

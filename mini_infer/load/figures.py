@@ -146,7 +146,7 @@ def steady_window(run: LevelRun) -> tuple[float, float] | None:
     if streams is None or len(sent) < streams:
         return None
     begin = sent[streams - 1]
-    end = min((r.end for r in run.records if r.end >= sent[-1]), default=run.end)
+    end = min((r.end for r in run.records if r.end > sent[-1]), default=run.end)
     return (begin, end) if end > begin else None
 
 

@@ -19,6 +19,7 @@ from mini_infer.api import chat, completions, engine_routes
 from mini_infer.api.access import Outermost
 from mini_infer.api.auth import KeyGuard
 from mini_infer.api.errors import ApiError, ClientGone, as_api_error
+from mini_infer.api.fields import IGNORED_HEADER
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.serving import Serving
 from mini_infer.version import __version__
@@ -54,7 +55,7 @@ def create_app(serving: Serving) -> Outermost:
     cors = None
     if options.cors_origins:
         methods: Any = ["GET", "POST", "OPTIONS"]
-        expose = ["x-request-id", "retry-after"]
+        expose = ["x-request-id", "retry-after", IGNORED_HEADER]
         cors = _Cors(allow_origins=list(options.cors_origins), allow_methods=methods, expose_headers=expose)
     app = Litestar(
         [Router("/", route_handlers=guarded, guards=[guard]), engine_routes.health, engine_routes.ready],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -97,8 +98,14 @@ def run(values: dict[str, Any], engine: EngineConfig) -> None:
             "there can use this server"
         )
     note(f"mini-infer: loading {engine.model}")
+
+    def ready() -> None:
+        # The garbage collector would walk through all that was loaded, hundreds of milliseconds each time, for ever.
+        gc.freeze()
+        note(f"mini-infer: serving {serving.names.served} at {url}/v1 (Ctrl+C ends it)")
+
     with _log_to_stderr():
-        serve(serving, sock, lambda: note(f"mini-infer: serving {serving.names.served} at {url}/v1 (Ctrl+C ends it)"))
+        serve(serving, sock, ready)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mini_infer.config import EngineConfig
 from tests.api.support import (
     events,
     joined,
@@ -141,3 +143,18 @@ def test_log_lines_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     with _log_to_stderr():
         assert type(logger.handlers[-1]).__name__ == "RichHandler"
     assert logger.handlers == before
+
+
+def test_what_was_loaded_is_no_work_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mini_infer.api import server
+    from mini_infer.commands import serve
+
+    calls: list[str] = []
+    values = {"port": 0, "body_limit": "1MB"}
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("frozen"))
+    monkeypatch.setattr(
+        server, "serve", lambda serving, sock, on_ready: (sock.close(), calls.append("loaded"), on_ready())
+    )
+    monkeypatch.setattr(serve, "note", calls.append)
+    serve.run(values, EngineConfig(model="demo"))
+    assert calls[-3:-1] == ["loaded", "frozen"] and "serving demo at" in calls[-1]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mini_infer.config import EngineConfig
-from mini_infer.errors import UserError
+from mini_infer.config import EMBEDDED, EngineConfig
+from mini_infer.demo import TARGET
 from mini_infer.progress import Progress
 from mini_infer.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
     from mini_infer.models.loader import Checkpoint
-
-NO_DEMO = "no model given: add --model with a folder or a Hugging Face repository (owner/name)"
 
 
 def build_engine(options: EngineConfig, *, progress: bool | Progress = False) -> InferenceEngine:
@@ -23,17 +22,14 @@ def build_engine(options: EngineConfig, *, progress: bool | Progress = False) ->
     `progress`: True shows bars on stderr; a callable is told (bytes read, bytes in all) of each file of weights, and
     nothing of downloads. Raises UserError for everything a user can cause: model, memory, device, options.
     """
-    if options.model == "demo":
-        raise UserError(NO_DEMO)
     from mini_infer.engine import InferenceEngine
     from mini_infer.memory import device_memory
-    from mini_infer.models.hub import resolve
     from mini_infer.models.loader import inspect_checkpoint, load_weights
     from mini_infer.speculative.build import build_proposer, find_draft
     from mini_infer.text.tokenizer import Tokenizer
 
     device = set_up_device(options)
-    folder = resolve(options.model, options.revision, progress=progress is True)
+    folder = find_model(options, progress=progress is True)
     target = inspect_checkpoint(folder, options.dtype)
     SamplingParams().with_defaults(target.config.generation)  # what is wrong there must not fail every request later
     tokenizer = Tokenizer.from_folder(folder)
@@ -46,6 +42,13 @@ def build_engine(options: EngineConfig, *, progress: bool | Progress = False) ->
     return InferenceEngine(
         model, target.config, cache.blocks, device=device, options=options, tokenizer=tokenizer, proposer=proposer
     )
+
+
+def find_model(options: EngineConfig, *, progress: bool = False) -> Path:
+    """The folder of the checkpoint, fetched where it is a repository. Raises UserError where there is none."""
+    from mini_infer.models.hub import resolve
+
+    return TARGET if options.model == EMBEDDED else resolve(options.model, options.revision, progress=progress)
 
 
 def set_up_device(options: EngineConfig) -> str:

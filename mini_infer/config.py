@@ -31,6 +31,10 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
+EMBEDDED = "demo"
+"""The name of the model, and of the draft model, that come with the package."""
+
+
 def _knob(default: Any, kind: Kind, help: str, **more: Any) -> Any:
     """A field with what the command line and the checks need: kind, help, metavar, choices, least, most, auto, cli."""
     return field(default=default, metadata={"kind": kind, "help": help, **more})
@@ -46,17 +50,18 @@ class EngineConfig:
     model: str = _knob(
         "demo",
         "text",
-        "The checkpoint: a folder, or a Hugging Face repository (owner/name).",
+        "The checkpoint: a folder, a Hugging Face repository (owner/name), or demo, the small model that comes with "
+        "mini-infer.",
         metavar="PATH|REPO",
     )
     revision: str | None = _knob(
         None, "text", "Branch, tag or commit of a Hugging Face repository.  [default: main]", metavar="REV"
     )
-    draft: str = _knob(
-        "none",
+    draft: str | None = _knob(
+        None,
         "text",
         "Who drafts tokens for the model to verify: a smaller checkpoint with the same tokenizer, ngram (what followed "
-        "the last few tokens before), or none.",
+        "the last few tokens before), or none.  [default: with the demo model its own draft, else none]",
         metavar="PATH|REPO|ngram|none",
     )
     draft_tokens: int | Literal["auto"] = _knob(
@@ -129,6 +134,11 @@ class EngineConfig:
                 )
             if self.max_chunk is not None and self.max_chunk > self.max_batch_tokens:
                 raise UserError(f"--max-chunk {self.max_chunk} is above {batch}: lower the first or raise the second")
+
+    @property
+    def drafter(self) -> str:
+        """`draft`; where none was given, "demo" (the embedded draft) beside the embedded model and else "none"."""
+        return self.draft or (EMBEDDED if self.model == EMBEDDED else "none")
 
     def resolve(self, device_type: str) -> EngineConfig:
         """A copy for that device ("cpu", "cuda", "mps"), with the limits of a step filled in.

@@ -94,7 +94,7 @@ class InferenceEngine:
             from mini_infer.sampling.sampler import Sampler
 
             sampler = Sampler()
-        if proposer is None and options.draft != "none":
+        if proposer is None and options.draft not in (None, "none"):
             from mini_infer.speculative.build import build_proposer
 
             proposer = build_proposer(options, config.vocab_size)
@@ -257,10 +257,7 @@ class InferenceEngine:
         self.recorder.control(Control("reset_cache"))
 
     def set_draft_tokens(self, k: int | None) -> None:
-        """Draft K tokens for each sequence from the next step on: 0 none, None as many as pay. What was measured stays.
-
-        Raises ValueError for a K that is not 0 to 8.
-        """
+        """Draft K tokens per sequence from the next step on, 0 to 8; None: as many as pay. Raises ValueError."""
         if self.proposer is not None:
             self.proposer.policy = policy_of(k, self.proposer.policy.costs, drafts_free=not self.proposer.has_kv)
 

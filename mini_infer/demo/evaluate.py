@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mini_infer.demo import TARGET
 from mini_infer.demo.checks import story_faults, tour_faults
 from mini_infer.demo.stories import make_story
 from mini_infer.demo.tour import QUESTIONS, word_question
 
-MODELS = Path(__file__).parent / "models"
 PASSING = 0.9
 TEMPERATURE, MAX_TOKENS = 0.7, 400
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Evaluate the demo model.")
     parser.add_argument("--n", type=int, default=50, help="cases of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", type=Path, default=MODELS / "target", help="folder of another model")
+    parser.add_argument("--model", type=Path, default=TARGET, help="folder of another model")
     given = parser.parse_args(arguments)
     passed, asked = evaluate(given.model, given.n, given.seed)
     print(f"{passed} of {asked} pass")

@@ -251,7 +251,7 @@ MODEL = (
             "how big|is|the demo model|",
             "how many parameters|does|the demo model|have/has|",
             say="The demo target has about five million parameters in six layers. The draft has about one million in "
-            "two layers. "
+            "one layer. "
             "Large models have a thousand times as many.",
             facts=("about five million parameters", "a thousand times as many"),
         ),

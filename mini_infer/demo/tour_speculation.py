@@ -53,8 +53,8 @@ SPECULATION = (
             "the proposer",
             say="The draft model is a small and quick model that guesses tokens for the large one. It must use the "
             "same tokenizer. "
-            "The demo draft has two layers.",
-            facts=("small and quick model that guesses tokens", "the demo draft has two layers"),
+            "The demo draft has one layer.",
+            facts=("small and quick model that guesses tokens", "the demo draft has one layer"),
         ),
         ask(
             "where|does|the draft|keep/keeps|its cache",
@@ -288,7 +288,7 @@ SPECULATION = (
         ),
         ask(
             "why|is|the draft|much smaller",
-            "why|does|the draft|have/has|only two layers",
+            "why|does|the draft|have/has|only one layer",
             "how big|can|a draft|be",
             say="The draft runs K times in each round, so it must be cheap. A larger draft guesses better but costs "
             "more. "

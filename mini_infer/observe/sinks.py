@@ -31,8 +31,14 @@ class CallbackSink(Sink):
     def __init__(self, on_report: Callable[[StepReport], object]) -> None:
         self._on_report = on_report
 
+    def start(self, snapshot: EngineState) -> None:
+        """Reports are all it hands on."""
+
     def emit(self, report: StepReport) -> None:
         self._on_report(report)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class RingSink(Sink):

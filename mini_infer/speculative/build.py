@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mini_infer.config import EngineConfig
+from mini_infer.config import EMBEDDED, EngineConfig
+from mini_infer.demo import DRAFT
 from mini_infer.errors import UserError
 from mini_infer.speculative.adaptive import Adaptive, Fixed, Policy
 from mini_infer.speculative.proposer import Proposer
@@ -29,14 +30,14 @@ def find_draft(
     `target` is the folder of the target, `tokenizer` its tokenizer where that is loaded already.
     Raises UserError where there is no such model, and where its tokens are not the target's.
     """
-    if options.draft in NO_MODEL:
+    if options.drafter in NO_MODEL:
         return None
     from mini_infer.models.config import ModelConfig
     from mini_infer.models.hub import resolve
     from mini_infer.speculative.pairing import check_pair
 
     try:
-        folder = resolve(options.draft, progress=progress)
+        folder = DRAFT if options.drafter == EMBEDDED else resolve(options.drafter, progress=progress)
         theirs, ends = Tokenizer.from_folder(folder), ModelConfig.from_folder(folder).eos_token_ids
     except UserError as error:
         raise UserError(f"--draft: {error}") from None
@@ -53,7 +54,7 @@ def build_proposer(
     num_blocks: int = 0,
     device: torch.device | str = "cpu",
 ) -> Proposer | None:
-    """The proposer that `options.draft` names, with the policy of `options.draft_tokens`; None for "none".
+    """The proposer that `options.drafter` names, with the policy of `options.draft_tokens`; None for "none".
 
     Args:
         vocab_size: the target's.
@@ -62,19 +63,19 @@ def build_proposer(
 
     Raises ValueError where the options name a model and none is given.
     """
-    if options.draft == "none":
+    if options.drafter == "none":
         return None
     policy: Policy
     if options.draft_tokens == "auto":
-        policy = Adaptive(drafts_free=options.draft == "ngram")
+        policy = Adaptive(drafts_free=options.drafter == "ngram")
     else:
         policy = Fixed(options.draft_tokens)
-    if options.draft == "ngram":
+    if options.drafter == "ngram":
         from mini_infer.speculative.prompt_lookup import PromptLookup
 
         return PromptLookup(policy)
     if draft is None:
-        raise ValueError(f"options name the draft model {options.draft!r}: load it and pass it on (see build_engine)")
+        raise ValueError(f"options name the draft model {options.drafter!r}: load it and pass it on (see build_engine)")
     from mini_infer.models.runner import ModelRunner
     from mini_infer.speculative.draft_model import DraftModel
 

@@ -76,8 +76,8 @@ class DraftModel:
 
     def observe(self, plan: StepPlan, *, draft_s: float, verify_s: float) -> None:
         if is_measured(plan):
-            times = StepTimes(len(plan.slices), plan.num_tokens, verify_s, self.forwards, self.rows, draft_s)
-            self.policy.costs.add(times)
+            forwards = self.forwards if all(s.n_new <= 2 for s in plan.draft_slices) else 0  # catching up is no round
+            self.policy.costs.add(StepTimes(len(plan.slices), plan.num_tokens, verify_s, forwards, self.rows, draft_s))
         self.forwards = self.rows = 0
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:

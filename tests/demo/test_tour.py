@@ -92,8 +92,8 @@ def test_figures_agree_with_the_engine():
     assert on_cpu.max_chunk * 2 == on_cpu.max_batch_tokens and "half of the token budget" in TEXT
     assert f"For the demo it is {CONTEXT}" in TEXT
     target, draft = target_shape(4096), draft_shape(4096)
-    assert (target.layers, draft.layers, target.heads, target.kv_heads) == (6, 2, 4, 2)
-    assert "five million parameters in six layers" in TEXT and "one million in two layers" in TEXT
+    assert (target.layers, draft.layers, target.heads, target.kv_heads) == (6, 1, 4, 2)
+    assert "five million parameters in six layers" in TEXT and "one million in one layer" in TEXT
     assert "four query heads and two shared ones" in TEXT
 
 

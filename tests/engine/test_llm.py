@@ -165,7 +165,7 @@ def test_one_refused_prompt_leaves_nothing_behind(llm):
 
 
 def test_what_it_cannot_be_made_of_is_one_line(tmp_path):
-    for model in (None, "demo", tmp_path / "nothing here", tmp_path):
+    for model in (tmp_path / "nothing here", tmp_path):
         with pytest.raises(UserError) as refused:
             LLM(model)
         assert "\n" not in str(refused.value)

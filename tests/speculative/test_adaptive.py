@@ -102,6 +102,19 @@ def test_steps_that_read_a_prompt_are_not_measured():
     assert not is_measured(StepPlan(1, (decode, Slice("c", 0, 8, 0, "none"))))
 
 
+@pytest.mark.parametrize(("lacking", "counted"), [(1, True), (2, True), (90, False)])
+def test_a_draft_that_catches_up_on_a_prompt_is_no_measure_of_a_round(lacking, counted):
+    """Its first forward reads the whole prompt: taken for a round, it would end drafting before it began."""
+    from mini_infer.speculative.draft_model import DraftModel
+
+    model = DraftModel(SimpleNamespace(config=SimpleNamespace(vocab_size=9)), Adaptive(), 9)  # type: ignore[arg-type]
+    model.forwards, model.rows = 4, lacking + 3
+    plan = StepPlan(1, (Slice("a", 99, 1, 4, "last"),), (Slice("a", 100 - lacking, lacking, 0, "last"),))
+    model.observe(plan, draft_s=0.4, verify_s=0.1)
+    assert (model.policy.costs.draft.at(1) is not None) is counted
+    assert model.policy.costs.verify.at(5) == pytest.approx(0.1)
+
+
 def test_a_plain_step_is_known_once_two_widths_were_seen():
     costs = Costs()
     assert costs.plain_step_s(1) is None

@@ -228,8 +228,9 @@ def test_the_command_line_knows_both_options(run, target, draft, tmp_path):
     assert "at most 8" in refused(run("generate", "hi", "--model", target, "--draft-tokens", "9"))
     line = refused(run("generate", "hi", "--model", target, "--draft", tmp_path / "nowhere"))
     assert "--draft: " in line and "nowhere: no such folder" in line
-    for word in ("demo", "self"):  # a word is offered once it works
-        assert f"'{word}': no such folder" in refused(run("generate", "hi", "--model", target, "--draft", word))
+    word = "self"  # a word is offered once it works
+    assert f"'{word}': no such folder" in refused(run("generate", "hi", "--model", target, "--draft", word))
+    assert "--draft" in refused(run("generate", "hi", "--model", target, "--draft", "demo"))  # another vocabulary
 
 
 def test_json_says_what_speculation_did(run, target, draft):

@@ -101,6 +101,15 @@ class Call:
         return len(self.prompts) * self.params.n
 
 
+def longest_answer(asked: Generation) -> int | None:
+    """In tokens, under its newer name or its older one. Raises ApiError where either is not above 0."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise bad(f"{name} must be at least 1, not {value}", name)
+    return asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+
+
 def sampling_params(
     asked: Generation, serving: Serving, max_tokens: int | None, logprobs: int | None
 ) -> SamplingParams:

@@ -12,7 +12,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
-from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
+from mini_infer.api.answers import Call, Head, Piece, answer, longest_answer, sampling_params, submit
 from mini_infer.api.errors import ErrorBody, bad
 from mini_infer.api.lengths import check_length
 from mini_infer.api.logprobs import chat_logprobs
@@ -56,7 +56,7 @@ async def chat_completions(request: ApiRequest, data: JSONBody[ChatRequest]) -> 
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     with serving.preparing():
-        params = sampling_params(data, serving, _max_tokens(data), _num_logprobs(data))
+        params = sampling_params(data, serving, longest_answer(data), _num_logprobs(data))
         limit = serving.engine.max_model_len
         size = len(await request.body())  # also what is no text costs time, such as a thousand tool calls
         prompt = await serving.encode(lambda: encode_chat(data, serving.tokenizer, limit), size)
@@ -64,14 +64,6 @@ async def chat_completions(request: ApiRequest, data: JSONBody[ChatRequest]) -> 
         shape = ChatShape(call, Head.new(serving, "chatcmpl"), serving.engine.tokenizer)
         stream = await submit(serving, call)
     return await answer(request, serving, call, shape, stream)
-
-
-def _max_tokens(asked: ChatRequest) -> int | None:
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = getattr(asked, name)
-        if value is not None and value < 1:
-            raise bad(f"{name} must be at least 1, not {value}", name)
-    return asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
 
 
 def _num_logprobs(asked: ChatRequest) -> int | None:
@@ -110,6 +102,8 @@ def _encode_begun(
     *before, last = messages
     if last["role"] != "assistant" or not last.get("content") or "tool_calls" in last:
         raise bad(f"{name} needs a last message by the assistant that is text, to be continued", name)
+    if not before:
+        raise bad(f"{name} needs a message before the one to be continued", name)
     if opens:
         raise bad(f"{name} and add_generation_prompt exclude each other", name)
     head = tokenizer.encode_chat(before, **variables | {"add_generation_prompt": True})

@@ -10,9 +10,9 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
-from mini_infer.api.answers import Call, Head, Piece, answer, sampling_params, submit
+from mini_infer.api.answers import Call, Head, Piece, answer, longest_answer, sampling_params, submit
 from mini_infer.api.errors import ErrorBody, bad, too_long
-from mini_infer.api.lengths import check_length
+from mini_infer.api.lengths import check_ids, check_length
 from mini_infer.api.logprobs import characters, completion_logprobs
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.schemas import Completion, CompletionChoice, CompletionRequest, UsageInfo
@@ -39,16 +39,13 @@ async def completions(request: ApiRequest, data: JSONBody[CompletionRequest]) ->
     serving: Serving = request.app.state.serving
     serving.names.check(data.model)
     with serving.preparing():
-        limit = DEFAULT_MAX_TOKENS if data.max_tokens is None else data.max_tokens
-        if limit < 1:
-            raise bad(f"max_tokens must be at least 1, not {limit}", "max_tokens")
-        params = sampling_params(data, serving, limit, data.logprobs)
+        params = sampling_params(data, serving, longest_answer(data) or DEFAULT_MAX_TOKENS, data.logprobs)
         most = (serving.engine.options.max_running or 1) + serving.options.max_waiting
         _check_size(data.prompt, serving.engine.max_model_len, most)
         given = split_prompt(data.prompt)
         if len(given) * params.n > most:
             raise bad(f"prompts times n must be at most {most} on this server, not {len(given) * params.n}", "prompt")
-        length = sum(len(p) for p in given if isinstance(p, str))
+        length = sum(map(len, given))
         around = data.add_special_tokens is not False
         prompts = await serving.encode(lambda: [_encode(p, serving, around) for p in given], length)
         call = Call(prompts=prompts, params=params, asked=data)
@@ -79,9 +76,13 @@ def split_prompt(prompt: str | list[Any]) -> list[str | list[int]]:
 
 def _encode(prompt: str | list[int], serving: Serving, around: bool) -> list[int]:
     """A raw prompt is taken as it stands: control tokens spelled out in it are control tokens."""
+    limit = serving.engine.max_model_len
     if isinstance(prompt, list):
+        if len(prompt) >= limit:
+            raise too_long(len(prompt), limit, "prompt")
+        check_ids(prompt, serving.engine.limits.vocab_size, "prompt")
         return prompt
-    check_length([prompt], serving.tokenizer, serving.engine.max_model_len, "prompt")
+    check_length([prompt], serving.tokenizer, limit, "prompt")
     return serving.tokenizer.encode(prompt, allow_special=True, add_special_tokens=around)
 
 

@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from mini_infer.api.chat import encode_chat, text_length
 from mini_infer.api.errors import RETRY_AFTER_S, bad
+from mini_infer.api.lengths import check_ids
 from mini_infer.api.metrics import exposition
 from mini_infer.api.request import ApiRequest
 from mini_infer.api.schemas import (
@@ -158,6 +159,5 @@ async def detokenize(request: ApiRequest, data: JSONBody[DetokenizeRequest]) -> 
 
 
 def _detokenize(tokens: list[int], tokenizer: Tokenizer, size: int) -> str:
-    if any(not 0 <= token < size for token in tokens):
-        raise bad(f"tokens must be ids from 0 to {size - 1}", "tokens")
+    check_ids(tokens, size, "tokens")
     return tokenizer.decode(tokens, skip_special_tokens=False)

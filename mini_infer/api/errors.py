@@ -103,7 +103,7 @@ def as_api_error(error: Exception, fields: Iterable[str] = ()) -> ApiError:
         case ContextLengthError():
             return too_long(error.prompt_tokens, error.limit, "messages" if "messages" in fields else "prompt")
         case UserError():
-            return bad(str(error), _blamed(str(error), fields))
+            return bad(str(error), _blamed(str(error), {*fields} - {"model"}))  # a text may speak of the model itself
         case QueueFull():
             return queue_full(str(error))
         case ServiceStopped():

@@ -1,4 +1,4 @@
-"""Texts that can never fit, found without encoding them whole.
+"""Prompts that can never be served: ids that are none, and texts that cannot fit, found without encoding them whole.
 
 Encoding a megabyte takes seconds and hundreds of megabytes of memory, and a body may have ten. So a text that looks
 too long is first counted in windows, and no further than to the limit.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mini_infer.api.errors import too_long
+from mini_infer.api.errors import bad, too_long
 
 if TYPE_CHECKING:
     from mini_infer.text.tokenizer import Tokenizer
@@ -22,6 +22,14 @@ SLACK = 16
 
 LIKELY = 3
 """Characters per token up to which a text may well fit: it is encoded without counting first."""
+
+
+def check_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises ApiError where one of them is not in the vocabulary."""
+    wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        shown = str(wrong) if abs(wrong) < 10**20 else "of more than 20 digits"
+        raise bad(f"{param} must hold token ids from 0 to {vocab_size - 1}, not {shown}", param)
 
 
 def check_length(texts: Iterable[str], tokenizer: Tokenizer, limit: int, param: str) -> None:

@@ -32,6 +32,7 @@ class Generation(Struct, kw_only=True):
     seed: Annotated[int | None, Meta(description="The same request and seed give the same answer.")] = None
     n: Annotated[int | None, Meta(description="How many answers to each prompt.")] = None
     max_tokens: int | None = None
+    max_completion_tokens: Annotated[int | None, Meta(description="Wins over max_tokens.")] = None
     min_tokens: int | None = None
     stop: Annotated[str | list[str] | None, Meta(description="One text, or up to 16.")] = None
     stop_token_ids: list[int] | None = None
@@ -63,7 +64,6 @@ class ChatRequest(Generation, kw_only=True):
     """POST /v1/chat/completions"""
 
     messages: list[Message]
-    max_completion_tokens: Annotated[int | None, Meta(description="Wins over max_tokens.")] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Meta(description="0 to 20; needs logprobs.")] = None
     reasoning_effort: Annotated[str | None, Meta(description="Handed to the chat template.")] = None

@@ -244,6 +244,10 @@ def test_only_text_of_the_assistant_can_be_continued(tiny: Server, last: Any) ->
     messages = [{"role": "user", "content": "a"}, last]
     refused(tiny.chat(messages=messages, continue_final_message=True), "continue_final_message", "invalid_value")
     assert tiny.chat(messages=messages, continue_final_message=False).status_code == 200
+    refused(
+        tiny.chat(messages=[{"role": "assistant", "content": "a"}], continue_final_message=True),
+        "continue_final_message",
+    )
     refused(tiny.complete(continue_final_message=True), "continue_final_message", "unsupported_parameter")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,13 @@ def test_H09_max_tokens(tiny: Server, path: str, stream: bool, value: Any, statu
         assert value is None or answer.json()["usage"]["completion_tokens"] == 1
 
 
-def test_H11_max_completion_tokens(tiny: Server) -> None:
+@pytest.mark.parametrize("ask", [Server.chat, Server.complete])
+def test_H11_max_completion_tokens(tiny: Server, ask: Callable[..., Any]) -> None:
     for more in ({}, {"max_tokens": 9}, {"max_tokens": 1}):
-        answer = tiny.chat(**{"max_tokens": None} | more, max_completion_tokens=3).json()
+        answer = ask(tiny, **{"max_tokens": None} | more, max_completion_tokens=3).json()
         assert answer["usage"]["completion_tokens"] == 3 and answer["choices"][0]["finish_reason"] == "length"
-    refused(tiny.chat(max_completion_tokens=0), "max_completion_tokens")
-    refused(tiny.chat(max_completion_tokens=-1, max_tokens=5), "max_completion_tokens")
+    refused(ask(tiny, max_completion_tokens=0), "max_completion_tokens")
+    refused(ask(tiny, max_completion_tokens=-1, max_tokens=5), "max_completion_tokens")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -298,6 +300,12 @@ def test_lists_too_long_to_be_looked_at(tiny: Server) -> None:
     refused(tiny.complete([7] * limit), "prompt", "context_length_exceeded")
     refused(tiny.post("/detokenize", tokens=[7, -1]), "tokens")
     refused(tiny.post("/detokenize", tokens=[10**30]), "tokens")
+
+
+@pytest.mark.parametrize("wrong", [-1, 384, 10**30])
+def test_ids_that_are_none_are_the_prompts_fault(tiny: Server, wrong: int) -> None:
+    for ids in ([7, wrong], [[7], [wrong]], [7] * 300 + [wrong]):
+        assert "0 to 383" in refused(tiny.complete(ids), "prompt", "invalid_value")
 
 
 def test_prompts_of_every_shape(tiny: Server) -> None:

@@ -6,7 +6,9 @@ Exit codes: 0 done; 1 a fault of ours, or an answer that ended in an error; 2 so
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,16 +18,28 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import Exit
 
+from mini_infer.commands.interrupt import INTERRUPTED, on_interrupt
 from mini_infer.commands.load import load
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
 from mini_infer.commands.serve import server_options
-from mini_infer.commands.terminal import note
+from mini_infer.commands.terminal import CLOSED, note, write
 from mini_infer.commands.tui import tui_options
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 from mini_infer.version import __version__
 
-_FILE = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """The name of a file; not empty, which would be the folder one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return (
+            super().convert(value, param, ctx) if str(value) else self.fail("the name of a file is empty", param, ctx)
+        )
+
+
+_FILE = _File(path_type=Path)
+_OUTPUT_ERRORS = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -36,7 +50,7 @@ _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 def cli(ctx: click.Context) -> None:
     """A small, exact LLM inference engine in plain PyTorch."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        write(ctx.get_help() + "\n")
 
 
 @cli.command()
@@ -100,14 +114,14 @@ def tui(**values: Any) -> int:
 def trace(ctx: click.Context) -> None:
     """Work with traces recorded by --record."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        write(ctx.get_help() + "\n")
 
 
 @trace.command()
 @click.argument("file", type=_FILE)
-@click.option("--output", type=_FILE, metavar="OUT", help="Write to OUT.  [default: standard output]")
+@click.option("--output", type=_FILE, default="-", metavar="OUT", help="Write to OUT.  [default: standard output]")
 @debug_option
-def export(file: Path, output: Path | None) -> None:
+def export(file: Path, output: Path) -> None:
     """Turn the trace in FILE into JSON that Perfetto opens."""
     from mini_infer.commands import trace as command
 
@@ -128,27 +142,27 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        code = code or _closed(error)
+        code = code or _lost(error)
     sys.exit(code)
 
 
 def _run(args: list[str], given: dict[str, bool]) -> int:
     """The exit code of one command. `given` learns whether --debug was among the options."""
     try:
-        with cli.make_context("mini-infer", args, obj=given) as context:
+        with on_interrupt(signal.default_int_handler), cli.make_context("mini-infer", args, obj=given) as context:
             result = cli.invoke(context)
         return result if isinstance(result, int) else 0
     except Exit as done:  # --help, --version
-        return done.exit_code
+        return _complain(done, CLOSED, 2) if sys.stdout is None else done.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError as error:
-        return _closed(error)
+        return INTERRUPTED
     except click.ClickException as error:
         return _complain(error, _usage(error), 2, debug=given.get("debug", False))
     except UserError as error:
         return _complain(error, str(error), 2, debug=given.get("debug", False))
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
+            return _lost(error)
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _complain(error, f"{said} (run with --debug for the trace)", 1, debug=given.get("debug", False))
 
@@ -162,7 +176,7 @@ def _usage(error: click.ClickException) -> str:
     return error.format_message().rstrip(".") + (f" ({hint})" if hint else "")
 
 
-def _complain(error: Exception, line: str, code: int, *, debug: bool) -> int:
+def _complain(error: Exception, line: str, code: int, *, debug: bool = False) -> int:
     """Prints one line, after the trace where --debug asks for it, and returns the exit code."""
     if debug:
         note("".join(traceback.format_exception(error)).rstrip())
@@ -170,10 +184,9 @@ def _complain(error: Exception, line: str, code: int, *, debug: bool) -> int:
     return code
 
 
-def _closed(error: OSError) -> int:
-    """The reader of our output has gone (`| head`) or its disk is full: the rest goes nowhere."""
+def _lost(error: OSError) -> int:
+    """Standard output takes no more: its reader has gone (`| head`), its disk is full. The rest goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 0
-    note(f"mini-infer: standard output: {error.strerror}")
-    return 1
+    return _complain(error, f"standard output cannot be written: {error.strerror}", 2)

@@ -88,7 +88,7 @@ def test_json_is_one_object_on_one_line(ask: Run) -> None:
 def test_the_streamed_text_is_the_text_of_the_object(ask: Run) -> None:
     answer = json.loads(ask("--json", "hello")[1])
     code, out, err = ask("hello")
-    assert (code, out, err) == (0, answer["text"] + "\n", "")
+    assert (code, out, err) == (0, answer["text"] + "\n", "mini-infer: the answer was cut at --max-tokens 8\n")
 
 
 def test_the_prompt_is_one_user_message_and_raw_is_as_it_stands(ask: Run) -> None:
@@ -184,8 +184,6 @@ def test_every_engine_knob_is_an_option(command: str) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["generate", "hi"], "no model given: add --model"),
-        (["generate", "hi", "--model", "demo"], "no model given: add --model"),
         (["generate"], "Missing argument 'PROMPT' (see mini-infer generate --help)"),
         (["generate", "two", "words"], "unexpected extra argument (words)"),
         (["generate", "hi", "--max-tokens", "0"], "--max-tokens"),
@@ -271,10 +269,13 @@ def test_a_recording_that_cannot_be_written_is_refused(ask: Run, tmp_path: Path)
 
 
 def test_debug_shows_the_trace_and_the_line(run: Run) -> None:
-    for args in (["generate", "hi", "--debug"], ["--debug", "generate", "hi"]):
+    for args in (
+        ["generate", "hi", "--model", "nowhere", "--debug"],
+        ["--debug", "generate", "hi", "--model", "nowhere"],
+    ):
         code, out, err = run(*args)
         assert (code, out) == (2, "")
-        assert err.startswith("Traceback") and "\nmini-infer: no model given" in err
+        assert err.startswith("Traceback") and "\nmini-infer: " in err and "no such folder" in err
 
 
 # --- what goes wrong on our side ----------------------------------------------------------------------------------
@@ -365,7 +366,7 @@ def test_a_full_disk_is_one_line() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "mini_infer", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
 
 
 class Terminal(io.StringIO):
@@ -400,13 +401,13 @@ def test_a_short_wait_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- info, trace, help --------------------------------------------------------------------------------------------
 
 
-def test_info_without_a_model_is_diagnostics(run: Run) -> None:
+def test_info_of_the_embedded_model_is_diagnostics_too(run: Run) -> None:
     code, out, err = run("info", "--device", "cpu")
     assert (code, err) == (0, "")
-    for part in (f"mini-infer  {__version__}", f"torch       {torch.__version__}", "CUDA", "threads", "--model"):
+    for part in (f"mini-infer  {__version__}", f"torch       {torch.__version__}", "CUDA", "threads", "plan of demo"):
         assert part in out
     machine = json.loads(run("info", "--device", "cpu", "--json")[1])
-    assert machine["plan"] is None and machine["torch"] == torch.__version__
+    assert machine["plan"]["draft"] == "demo" and machine["torch"] == torch.__version__
     assert machine["cuda_available"] is torch.cuda.is_available() and machine["total_memory"] > 2**28
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_infer.build import build_engine
-from mini_infer.commands.terminal import Waiting, note, write
+from mini_infer.commands.interrupt import INTERRUPTED, exit_at_once, on_interrupt
+from mini_infer.commands.terminal import Waiting, check_output, note, write
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
-from mini_infer.observe.trace_file import FileSink
+from mini_infer.observe.trace_file import FileSink, check_target
 from mini_infer.results import GenerationResult
 from mini_infer.sampling.params import SamplingParams
 from mini_infer.speculative.summary import summarize
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 LONGEST_INPUT = 1 << 26
 """Bytes of standard input that are read; the input may be endless."""
+
+LONG_READ_S = 10.0
+"""Seconds without a word of the answer after which a log, too, is told how far the prompt is read."""
 
 
 def read_prompt(argument: str, *, raw: bool) -> str:
@@ -67,25 +71,31 @@ def run(
     prompt: str, options: EngineConfig, params: SamplingParams, *, raw: bool, as_json: bool, record: Path | None
 ) -> int:
     """Streams the answer, or prints it as one JSON object, and returns the exit code."""
-    if options.model != "demo":
+    check_output()
+    if record is not None:
+        check_target(record)
+    with on_interrupt(exit_at_once):  # nothing to save yet
         with Waiting("loading torch"):
             import torch  # noqa: F401  (the one slow import)
-    engine = build_engine(options, progress=True)
-    from mini_infer.llm import LLM  # its tokenizer takes its time
+        engine = build_engine(options, progress=True)
+        from mini_infer.llm import LLM  # its tokenizer takes its time
 
-    llm = LLM(engine=engine)
-    ids = llm.encode(prompt) if raw else llm.encode_chat(prompt)
+        llm = LLM(engine=engine)
+        ids = llm.encode(prompt) if raw else llm.encode_chat(prompt)
+        engine.limits.check(ids, params.with_defaults(engine.config.generation))  # before a recording is begun
     with _recording(engine, record):
-        result = _answer(llm.stream(ids, params, raw=True), show=not as_json)
+        result = _answer(engine, llm.stream(ids, params, raw=True), len(ids), show=not as_json)
     shown = json.dumps(_object(result, engine.proposer)) if as_json else ""  # ASCII: one line to all readers of lines
     write(shown + "\n")
     if result.error is not None:
         note(f"mini-infer: {result.error}")
         return 1
-    return 130 if result.finish_reason == "abort" else 0
+    if result.finish_reason == "length" and not as_json:
+        note(f"mini-infer: {_cut(result, params)}")
+    return INTERRUPTED if result.finish_reason == "abort" else 0
 
 
-def _answer(stream: Stream, *, show: bool) -> GenerationResult:
+def _answer(engine: InferenceEngine, stream: Stream, prompt_tokens: int, *, show: bool) -> GenerationResult:
     """Reads the answer to its end, and shows it as it comes. Ctrl+C aborts it; what there is by then is the result."""
     result: GenerationResult | None = None
 
@@ -97,7 +107,13 @@ def _answer(stream: Stream, *, show: bool) -> GenerationResult:
                 waiting.stop()
                 write(chunk.text)
 
-    with Waiting("reading the prompt" if show else "answering") as waiting:
+    def progress() -> str:
+        seq = engine.scheduler.sequences.get(stream.request_id)
+        if seq is not None and seq.num_computed < prompt_tokens:
+            return f"reading the prompt: {seq.num_computed:,} of {prompt_tokens:,} tokens"
+        return f"answering: {seq.num_tokens - prompt_tokens:,} tokens" if seq is not None else "answering"
+
+    with Waiting(progress, plain_after_s=LONG_READ_S if show else None) as waiting:
         try:
             read()
         except KeyboardInterrupt:
@@ -106,6 +122,14 @@ def _answer(stream: Stream, *, show: bool) -> GenerationResult:
     if result is None:  # interrupted between the last chunk and its reader
         raise KeyboardInterrupt
     return result
+
+
+def _cut(result: GenerationResult, params: SamplingParams) -> str:
+    """Why an answer ended before its end."""
+    tokens = result.usage.completion_tokens
+    if tokens == params.max_tokens:
+        return f"the answer was cut at --max-tokens {tokens}"
+    return f"the answer was cut after {tokens} tokens: the context or the KV cache is full"
 
 
 @contextmanager
@@ -128,6 +152,7 @@ def _recording(engine: InferenceEngine, file: Path | None) -> Iterator[None]:
 def _object(result: GenerationResult, proposer: Proposer | None) -> dict[str, Any]:
     """What --json prints."""
     usage = result.usage
+    timings = {name: value for name, value in asdict(result.timings).items() if name != "queued_s" or value is not None}
     return {
         "text": result.text,
         "token_ids": list(result.token_ids),
@@ -140,6 +165,6 @@ def _object(result: GenerationResult, proposer: Proposer | None) -> dict[str, An
             "preemptions": usage.preemptions,
             "recomputed_tokens": usage.recomputed_tokens,
         },
-        "timings": asdict(result.timings),
+        "timings": timings,
         "speculation": asdict(summarize(usage, result.timings, proposer)),
     }

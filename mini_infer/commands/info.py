@@ -6,8 +6,9 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 
-from mini_infer.build import plan_cache, set_up_device
-from mini_infer.commands.terminal import Waiting, write
+from mini_infer.build import find_model, plan_cache, set_up_device
+from mini_infer.commands.interrupt import exit_at_once, on_interrupt
+from mini_infer.commands.terminal import Waiting, check_output, write
 from mini_infer.config import EngineConfig
 from mini_infer.memory import device_memory, size_text
 from mini_infer.version import __version__
@@ -52,19 +53,20 @@ class Plan:
 
 
 def run(options: EngineConfig, *, as_json: bool) -> None:
-    """Prints the machine, and the plan of a model where one is named."""
-    with Waiting("loading torch"):
-        machine = _machine(options)
-    plan = None if options.model == "demo" else _plan(options.resolve(machine.device), machine.free_memory)
+    """Prints the machine, and the memory plan of the model."""
+    check_output()
+    with on_interrupt(exit_at_once):  # nothing to save
+        with Waiting("loading torch"):
+            machine = _machine(options)
+        plan = _plan(options.resolve(machine.device), machine.free_memory)
     if as_json:
-        write(json.dumps(asdict(machine) | {"plan": None if plan is None else asdict(plan)}) + "\n")
+        write(json.dumps(asdict(machine) | {"plan": asdict(plan)}) + "\n")
         return
     _print(_machine_rows(machine))
-    if plan is None:
-        write("\nFor a memory plan give --model with a folder or a Hugging Face repository (owner/name).\n")
-    else:
-        write(f"\nMemory plan of {plan.model}\n")
-        _print(_plan_rows(plan))
+    write(f"\nMemory plan of {plan.model}\n")
+    _print(_plan_rows(plan))
+    if plan.kv_tokens < plan.max_model_len:
+        write("\nThe KV cache holds less than one full context: more fit with --kv-blocks or --kv-memory.\n")
 
 
 def _machine(options: EngineConfig) -> Machine:
@@ -88,11 +90,10 @@ def _machine(options: EngineConfig) -> Machine:
 
 def _plan(options: EngineConfig, free: int | None) -> Plan:
     """The plan of a resolved config. Nothing is loaded."""
-    from mini_infer.models.hub import resolve
     from mini_infer.models.loader import inspect_checkpoint
     from mini_infer.speculative.build import find_draft
 
-    folder = resolve(options.model, options.revision)
+    folder = find_model(options)
     models = [inspect_checkpoint(folder, options.dtype)]
     if draft := find_draft(options, folder):
         models.append(inspect_checkpoint(draft, models[0].dtype))
@@ -104,7 +105,7 @@ def _plan(options: EngineConfig, free: int | None) -> Plan:
         architecture=models[0].config.model_type,
         dtype=str(models[0].dtype).removeprefix("torch."),
         weights=weights[0],
-        draft=options.draft,
+        draft=options.drafter,
         draft_weights=sum(weights[1:]),
         max_model_len=cache.max_model_len,
         block_size=options.block_size,

@@ -27,6 +27,14 @@ _GROWTH: dict[MoveOp, int] = {"alloc": 1, "share": 1, "free": -1}
 Event = dict[str, Any]
 
 
+_BEGIN = b'{"displayTimeUnit":"ms","otherData":{'
+
+
+def is_export(start: bytes) -> bool:
+    """Whether a file that starts so was written here."""
+    return start.startswith(_BEGIN) and b'"mini-infer":' in start[:1000]
+
+
 def write(trace: Trace, out: BinaryIO) -> None:
     """Writes the whole JSON, UTF-8. Raises UserError for a corrupt trace, after what came before it was written."""
     for chunk in export(trace):
@@ -36,7 +44,7 @@ def write(trace: Trace, out: BinaryIO) -> None:
 def export(trace: Trace) -> Iterator[bytes]:
     """The JSON in pieces, one event each."""
     about = {**trace.header.versions, "model": trace.snapshot.info.model}
-    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":['
+    yield _BEGIN[:-1] + encode(about) + b',"traceEvents":['
     comma = b"\n"
     for event in events(trace):
         yield comma + encode(event)

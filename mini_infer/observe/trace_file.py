@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -28,6 +28,7 @@ _LONGEST_HEADER = 1 << 20  # bytes; some other file may be one endless line
 
 
 Knob = str | int | float | bool | None
+Own = Callable[[bytes], bool]
 
 
 class TraceHeader(Struct, frozen=True):
@@ -42,10 +43,48 @@ class TraceHeader(Struct, frozen=True):
 _decode_header = Decoder(TraceHeader).decode
 
 
-class FileSink:
-    """Records to `path`, in place of what was there. Raises UserError where it cannot be opened.
+def check_target(path: str | os.PathLike[str], *, option: str = "--record", is_ours: Own | None = None) -> None:
+    """Raises UserError where `path` cannot become a file of ours: a folder, no permission, somebody else's file.
 
-    Every line goes to the system at once. An error while recording (a full disk) is raised by `start` and `emit`.
+    What is there already may be replaced if it is empty or `is_ours` says so of its first bytes (a trace, by default).
+    Nothing is opened for writing; what is no file of a disk (/dev/null, a pipe) is taken as it is.
+    """
+    path, is_ours = Path(path), is_ours or is_trace
+    try:
+        if str(path) == "-":
+            raise UserError(f"{option} -: give the name of a file (./- for one that is called so)")
+        if path.is_dir():
+            raise UserError(f"{option} {path} cannot be written: it is a folder, give a file")
+        if not path.exists():
+            if not path.parent.is_dir():
+                raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}")
+            writable = os.access(path.parent, os.W_OK | os.X_OK)
+        else:
+            writable = os.access(path, os.W_OK)
+            if path.is_file() and path.stat().st_size > 0:
+                with open(path, "rb") as file:
+                    if not is_ours(file.read(_LONGEST_HEADER)):
+                        raise UserError(f"{option} {path} is another file, which would be lost: give a new name")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{option} {path} cannot be written: {_why(error)}") from error
+    if not writable:
+        raise UserError(f"{option} {path} cannot be written: permission denied")
+
+
+def is_trace(start: bytes) -> bool:
+    """Whether a file that starts so is a recording, of whatever version."""
+    try:
+        return _decode_header(start.partition(b"\n")[0]).format == FORMAT
+    except DecodeError:
+        return False
+
+
+class FileSink:
+    """Records to `path`, in place of an older trace. Raises UserError as `check_target` does, and where it cannot open.
+
+    Every line goes to the system at once. Where the disk takes no more, `start` and `emit` raise UserError.
     """
 
     def __init__(
@@ -53,7 +92,9 @@ class FileSink:
     ) -> None:
         known = {FORMAT: __version__, "python": platform.python_version(), **(versions or {})}
         self._header = TraceHeader(FORMAT, SCHEMA, known, dict(config))
-        self._file = _open(Path(path), "wb")
+        self._path = Path(path)
+        check_target(self._path)
+        self._file = _open(self._path, "wb")
 
     def start(self, snapshot: EngineState) -> None:
         self._write(encode(self._header) + b"\n" + encode(snapshot))
@@ -66,8 +107,11 @@ class FileSink:
 
     def _write(self, line: bytes) -> None:
         rest = line + b"\n"
-        while rest:
-            rest = rest[self._file.write(rest) :]  # a nearly full disk takes a part and then complains
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]  # a nearly full disk takes a part and then complains
+        except OSError as error:
+            raise UserError(f"the trace {self._path} ends early: {_why(error)}") from error
 
 
 @dataclass
@@ -130,8 +174,12 @@ def _open(path: Path, mode: Literal["rb", "wb"]) -> FileIO:
     try:
         return open(path, mode, buffering=0)
     except (OSError, ValueError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise UserError(f"the trace {path} cannot be {'read' if mode == 'rb' else 'written'}: {why}") from error
+        verb = "read" if mode == "rb" else "written"
+        raise UserError(f"the trace {path} cannot be {verb}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _corrupt(path: Path, line: int, why: str) -> UserError:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from mini_infer.load.arrivals import Level
-from mini_infer.load.check import CheckReport, asked_greedily, check_level, flatten
+from mini_infer.load.check import CheckReport, asked_greedily, check_level, flatten, shuffled
 from mini_infer.load.client import Client, Clock, Target
 from mini_infer.load.figures import Slo, figures
 from mini_infer.load.power import Energy, PowerMonitor
@@ -206,15 +206,17 @@ class Campaign:
         self._watcher.phase("check: one at a time", alone, extent)
         run = await self._runner.run(alone, iter(conversations), extent, "check")
         pairs = flatten(conversations, run.records)
-        single = [Conversation(ask) for ask, _ in pairs]
         base = [record for _, record in pairs]
         checked, divergences = [], []
         for level in levels:
             if self.stopped is not None:
                 break
             self._watcher.phase(f"check at {level.name}", level, extent)
-            again = await self._runner.run(level, iter(single), Extent(requests=len(single)), "check")
-            one, found = check_level(level.name, base, again.records)
+            order = shuffled(len(pairs), f"{self.plan.seed} {level.name}")
+            single = iter([Conversation(pairs[i][0]) for i in order])
+            again = await self._runner.run(level, single, Extent(requests=len(pairs)), "check")
+            found_at = {order[record.number]: record for record in again.records}
+            one, found = check_level(level.name, base, found_at)
             checked.append(one)
             divergences += found
         self.check = CheckReport(

@@ -6,8 +6,9 @@ have been so close that the order of a sum decided: that is a *tie*. Anything el
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -83,13 +84,25 @@ def flatten(conversations: Sequence[Conversation], records: Sequence[Record]) ->
     return pairs
 
 
+def shuffled(count: int, seed: str) -> list[int]:
+    """0 … count - 1 in an order that leaves none in its place (Sattolo, 1986), nor any two as neighbours but by chance.
+
+    Other neighbours make other batches; and a server that fails every so many requests fails on others this time.
+    """
+    order, rng = list(range(count)), random.Random(seed)
+    for i in range(count - 1, 0, -1):
+        j = rng.randrange(i)
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
 def check_level(
-    name: str, alone: Sequence[Record], under_load: Sequence[Record]
+    name: str, alone: Sequence[Record], under_load: Mapping[int, Record]
 ) -> tuple[CheckedLevel, list[Divergence]]:
-    """Compares answers to the same prompts, in the same order; those that failed on either side are not compared."""
+    """Compares answers to the same prompts, by their number; those that failed on either side are not compared."""
     found: list[Divergence] = []
-    pairs = list(zip(alone, under_load, strict=False))
-    good = [(number, a, b) for number, (a, b) in enumerate(pairs) if a.is_ok and b.is_ok]
+    pairs = {number: (record, under_load[number]) for number, record in enumerate(alone) if number in under_load}
+    good = [(number, a, b) for number, (a, b) in pairs.items() if a.is_ok and b.is_ok]
     for number, a, b in good:
         if (divergence := compare(name, number, a, b)) is not None:
             found.append(divergence)
@@ -100,7 +113,7 @@ def check_level(
         equal=len(good) - len(found),
         ties=ties,
         wrong=len(found) - ties,
-        failed=dict(Counter(r.cause or r.outcome for pair in pairs for r in pair if not r.is_ok)),
+        failed=dict(Counter(r.cause or r.outcome for pair in pairs.values() for r in pair if not r.is_ok)),
         unreconciled=[number for number, _, b in good if not is_reconciled(b)],
     )
     return level, found

@@ -93,10 +93,10 @@ class Metrics:
             self._is_there = False
             return None
 
-    async def settled(self, limit_s: float = SETTLE_S) -> Scrape | None:
+    async def settled(self) -> Scrape | None:
         """A reading once the server is idle, or the last one when time is up."""
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(SETTLE_S):
                 while (found := await self.read()) is not None and found.busy:
                     await asyncio.sleep(0.05)
         except TimeoutError:

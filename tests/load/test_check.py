@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mini_infer.load.check import TIE, check_level, compare, flatten, is_reconciled
+from mini_infer.load.check import TIE, check_level, compare, flatten, is_reconciled, shuffled
 from mini_infer.load.records import Ask, Conversation, Message, Record, Token
 
 
@@ -69,7 +69,7 @@ def test_a_level_counts_what_it_compared() -> None:
     wrong = said("z", "b")
     failed = said("a", outcome="failed", cause="HTTP 500")
     alone = [said("a", "b", gaps={1: {"c": 0.2}})] * 4
-    level, found = check_level("4", alone, [alone[0], tie, wrong, failed])
+    level, found = check_level("4", alone, dict(enumerate([alone[0], tie, wrong, failed])))
     assert (level.compared, level.equal, level.ties, level.wrong) == (3, 1, 1, 1)
     assert level.failed == {"HTTP 500": 1}
     assert [d.prompt for d in found] == [1, 2]
@@ -96,3 +96,11 @@ def test_later_turns_are_asked_again_with_the_answers_they_followed() -> None:
     ]
     failed = said(outcome="failed")
     assert len(flatten(talks, [said("x"), failed, said("w")])) == 3
+
+
+def test_the_order_is_another_for_every_prompt_and_the_same_for_the_same_seed() -> None:
+    for count in (0, 1, 2, 3, 50):
+        order = shuffled(count, "1 4")
+        assert sorted(order) == list(range(count))
+        assert count < 2 or all(i != j for i, j in enumerate(order))
+        assert order == shuffled(count, "1 4")

@@ -209,7 +209,7 @@ def _peaks(logits: Tensor, with_ids: bool) -> tuple[list[float], list[int]]:
     if not with_ids:
         return logits.amax(-1).tolist(), []
     whole = logits.shape[1] // _STRETCH * _STRETCH
-    parts = [logits[:, :whole].unflatten(1, (-1, _STRETCH)).amax(-1)] if whole else []
+    parts = [logits[:, :whole].view(len(logits), -1, _STRETCH).amax(-1)] if whole else []
     parts += [logits[:, whole:].amax(-1, keepdim=True)] if whole < logits.shape[1] else []
     values, stretch = torch.cat(parts, dim=1).max(-1)  # `max` of whole rows would take several times as long as `amax`
     columns = stretch[:, None] * _STRETCH + torch.arange(_STRETCH, device=logits.device)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from mini_infer.errors import UserError
 from mini_infer.files import read_json
-from mini_infer.models.json_reader import JsonReader
+from mini_infer.json_reader import JsonReader
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 

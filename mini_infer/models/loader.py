@@ -24,11 +24,12 @@ from torch import Tensor
 from mini_infer.errors import UserError
 from mini_infer.files import corrupt
 from mini_infer.memory import pick_device, size_text
-from mini_infer.models.checkpoint import StoredTensor, stored_tensors
+from mini_infer.models.checkpoint import stored_tensors
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.hub import resolve
 from mini_infer.models.transformer import Transformer
 from mini_infer.progress import Progress, bar
+from mini_infer.safetensors_header import StoredTensor
 
 COMPUTE_DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 STORED_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}

@@ -20,11 +20,11 @@ from torch import Tensor
 from mini_infer.cli import main
 from mini_infer.errors import UserError
 from mini_infer.models import loader
-from mini_infer.models.checkpoint import read_header
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.loader import inspect_checkpoint, load_model_from_safetensors
 from mini_infer.models.runner import ModelRunner
 from mini_infer.models.transformer import Transformer
+from mini_infer.safetensors_header import read_header
 from tests.support.checkpoints import write_checkpoint
 from tests.support.paged import PagedDriver
 

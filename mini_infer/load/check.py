@@ -19,6 +19,9 @@ from mini_infer.load.records import Ask, Conversation, Record
 TIE = 0.25
 """Difference of two log-probabilities up to which bf16 may choose either: two steps of its grid at usual logits."""
 
+CANDIDATES = 5
+"""Log-probabilities asked for in each place: with two, a tie of three tokens would look wrong. No API gives fewer."""
+
 _ROUNDING = 1e-4
 
 
@@ -67,7 +70,7 @@ class CheckReport(Struct, frozen=True, kw_only=True):
 
 
 def asked_greedily(conversation: Conversation) -> Conversation:
-    return replace(conversation, first=replace(conversation.first, temperature=0.0, logprobs=2))
+    return replace(conversation, first=replace(conversation.first, temperature=0.0, logprobs=CANDIDATES))
 
 
 def flatten(conversations: Sequence[Conversation], records: Sequence[Record]) -> list[tuple[Ask, Record]]:

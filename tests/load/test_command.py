@@ -192,7 +192,7 @@ def test_a_check_of_a_sound_server_finds_nothing(load: Any) -> None:
     ]
     asked = [r.body for r in server.asked() if r.body.get("logprobs")]
     assert len(asked) == 150
-    assert all(body["top_logprobs"] == 2 and body["temperature"] == 0 for body in asked)
+    assert all(body["top_logprobs"] == 5 and body["temperature"] == 0 for body in asked)
     assert [level["figures"]["ok"] for level in done.report["levels"]] == [50, 50]
 
 

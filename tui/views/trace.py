@@ -43,11 +43,11 @@ many tokens), then *drafts*, runs the target's *forward* pass over all rows at o
     TraceView EventLog { height: 1fr; min-height: 3; }
     TraceView #times { height: 12; layout: horizontal; }
     TraceView StepBars { display: none; }
-    .-short TraceView #times { height: 10; }
+    .-short TraceView #times { height: 11; }
     .-wide TraceView StepBars, .-medium TraceView StepBars { display: block; }
     .-medium TraceView #times { height: 20; layout: vertical; }
     .-medium TraceView PhaseTimes { height: 11; }
-    .-medium.-short TraceView #times { height: 10; }
+    .-medium.-short TraceView #times { height: 11; }
     .-medium.-short TraceView StepBars { display: none; }
     """
 

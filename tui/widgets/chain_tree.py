@@ -111,13 +111,13 @@ class ChainTree(Listing[Entry]):
             line.append(Span(f"{chain.key[:8]} ", "faint", target))
             room -= 9
         if room >= 4:
-            line.append(Span(fit(_quoted(view, chain.tokens, node.stems, room), room) + " ", style, target))
+            line.append(Span(fit(_quoted(view, chain.tokens, room), room) + " ", style, target))
         return [*line, Span(state, "" if chain.holders else "faint"), *owners]
 
 
-def _quoted(view: ViewState, tokens: tuple[int, ...], stems: tuple[bool, ...], cells: int) -> str:
-    """The text of a chain: its beginning, marked as going on from the chain above."""
-    return clip(f'"{view.decode(tokens)}"', cells, view.glyphs.ellipsis + '"')
+def _quoted(view: ViewState, tokens: tuple[int, ...], cells: int) -> str:
+    """The text of a chain, or its beginning; no more tokens are looked at than can be seen."""
+    return clip(f'"{view.decode(tokens[:cells])}"', cells, view.glyphs.ellipsis + '"')
 
 
 def _root(node: Node, nodes: Sequence[Node]) -> str:

@@ -36,7 +36,7 @@ class PhaseTimes(Panel):
         means = [sum(phases(d)[i] for _, d in timed) / len(timed) for i in range(len(PHASES))]
         last = phases(timed[-1][1])
         lines: list[Line] = []
-        if height >= 8:
+        if height >= 9:
             lines.append([Span(_head(timed[-1][0], len(timed), width), "muted")])
         for i, name in enumerate(PHASES):
             lines.append(_phase(view, i, name, last[i], means[i], sum(means), width))

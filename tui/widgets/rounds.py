@@ -61,7 +61,7 @@ class RoundList(Listing[RoundRecord]):
     def head(self, view: ViewState, width: int, height: int) -> list[Line]:
         if height < 3 or width < 30:
             return []
-        drafts, signs, own = _columns(self.drawn, width)
+        drafts, signs, own = _columns(view, self.drawn, width)
         verdict = VERDICT if signs >= len(VERDICT) else ""
         added = TARGET if own >= len(TARGET) else "target"
         text = f"  {'step':>5} {fit(f' {DRAFTS}', drafts)} {fit(verdict, signs)} {fit(added, own)} kept"
@@ -69,7 +69,7 @@ class RoundList(Listing[RoundRecord]):
 
     def row(self, view: ViewState, item: RoundRecord, width: int, here: bool) -> Line:
         g, made = view.glyphs, item.round
-        drafts, signs, own = _columns(self.drawn, width)
+        drafts, signs, own = _columns(view, self.drawn, width)
         mark = g.selected if here else " "
         line = [Span(f"{mark} {item.step:>5} ", "bold" if here else "muted"), *_drafts(view, made, drafts), Span(" ")]
         line += [*_verdict(view, made, signs), Span(" "), *_own(view, made, own)]
@@ -89,14 +89,22 @@ def verdicts(view: ViewState, made: Round) -> list[tuple[str, str, str]]:
     return found + [(g.unjudged, "faint", "never judged")] * (made.drafted - len(found))
 
 
-def _columns(items: Sequence[RoundRecord], cells: int) -> tuple[int, int, int]:
+def _columns(view: ViewState, items: Sequence[RoundRecord], cells: int) -> tuple[int, int, int]:
     """Cells for drafts, verdicts, and the target's own token."""
     k = max((r.round.drafted for r in items[-64:]), default=1)
     signs = max(len(VERDICT) if cells >= 60 else 1, 2 * k - 1 if cells >= 60 else k)
     signs = min(signs, max(1, cells // 4))
     own = len(TARGET) + 6 if cells >= 100 else len(TARGET) + 2 if cells >= 60 else 9
     own = min(own, max(3, cells // 4))
-    return max(1, cells - 8 - 1 - signs - 1 - own - 5), signs, own
+    room = max(1, cells - 8 - 1 - signs - 1 - own - 5)
+    longest = max((_needed(view, r.round) for r in items[-64:]), default=0)
+    return min(room, max(longest + 2, len(DRAFTS) + 2)), signs, own
+
+
+def _needed(view: ViewState, made: Round) -> int:
+    """Cells of its drafts with their edges."""
+    unknown = made.drafted - len(made.draft)
+    return 1 + sum(width(view.piece(t)) + 1 for t in made.draft) + 2 * unknown
 
 
 def _drafts(view: ViewState, made: Round, cells: int) -> list[Span]:

@@ -27,7 +27,8 @@ class StopReason(Panel):
         if not view.state.info.prefix_cache:
             return empty("the prefix cache is switched off")
         records = view.past.requests[::-1]
-        records.sort(key=lambda r: (r.seq_id != view.selected, view.past.is_ended(r.seq_id)))
+        order = {r.seq_id: (cached_of(view, r) is None, view.past.is_ended(r.seq_id)) for r in records}
+        records.sort(key=lambda r: (r.seq_id != view.selected, *order[r.seq_id]))
         lines: list[Line] = []
         for record in records:
             if len(lines) >= max(height, 1) and record.seq_id != view.selected:

@@ -65,7 +65,7 @@ def test_a_sampled_round_shows_the_rule_and_its_numbers() -> None:
     assert lines[0].split() == ["token", "p(target)", "q(draft)", "min(1,p/q)", "u", "verdict"]
     assert lines[1].split()[-6:] == ["0.910", "0.880", "1.00", "0.420", "✓", "kept"]
     assert lines[3].split()[-6:] == ["0.580", "0.610", "0.95", "0.330", "✓", "kept"]
-    assert "0.120    0.550       0.22  0.610  ✗ rejected" in lines[4]
+    assert "0.120    0.550       0.22  0.610  ✗ redrawn, max(0,p-q)" in lines[4]
     assert "never judged" in lines[5]
     assert "x the target's own" in lines[6]
     assert RoundDetail().heading(view)[1] == "kept 3 of 5"

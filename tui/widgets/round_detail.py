@@ -13,7 +13,7 @@ from tui.text import width as cells_of
 from tui.widgets.panel import Line, Panel, Span, empty
 from tui.widgets.rounds import verdicts
 
-WORDS = 32
+WORDS = 26
 """Cells kept for the verdict in words."""
 
 
@@ -84,7 +84,7 @@ def _token(
     known = i < len(made.draft)
     text = clip(view.piece(made.draft[i]), room - 2, g.ellipsis) if known else g.ellipsis
     if word == "rejected":
-        word += ", not the best" if made.gap is not None else ", redrawn max(0,p-q)"
+        word = "rejected, not the best" if made.gap is not None else "redrawn, max(0,p-q)"
     shown = figures(made, i) if known else ("-",) * len(columns)
     numbers = "".join(f" {value:>{c}}" for value, c in zip(shown, columns, strict=True))
     return [

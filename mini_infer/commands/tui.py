@@ -14,6 +14,9 @@ from mini_infer.errors import UserError
 
 TUI_OPTIONS = "record replay speed ascii theme".split()
 
+DEMO_BLOCKS = 96
+"""So few that each is seen, and that a handful of requests fills them: queues, evictions and preemptions show."""
+
 FILE = click.Path(path_type=Path)
 
 
@@ -61,6 +64,8 @@ def _live(engine: EngineConfig, record: Path | None, given: float | None) -> Any
     speed = given or None
     if engine.model == "demo":  # fast enough to be watched, and the same rounds for everybody
         engine = replace(engine, draft_tokens=4) if engine.draft_tokens == "auto" else engine
+        if engine.kv_blocks is None and engine.kv_memory is None:
+            engine = replace(engine, kv_blocks=DEMO_BLOCKS)
         speed = 10.0 if given is None else speed
     client = InProcessClient(lambda progress: build_engine(engine, progress=progress), engine, record)
     if speed is not None:

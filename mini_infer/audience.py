@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from mini_infer.errors import UserError
 from mini_infer.observe.events import StepReport
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineState
@@ -55,5 +56,6 @@ class Audience:
         try:
             call()
         except Exception as error:
-            log.warning("an observer failed and was detached: %s: %s", type(error).__name__, error)
+            said = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            log.warning("an observer failed and was detached: %s", said)
             self.leave(sink)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mini_infer.config import EMBEDDED, EngineConfig
 from mini_infer.demo import TARGET
+from mini_infer.errors import UserError
 from mini_infer.progress import Progress
 from mini_infer.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_infer.engine import InferenceEngine
     from mini_infer.models.loader import Checkpoint
+
+log = logging.getLogger("mini_infer")
 
 
 def build_engine(options: EngineConfig, *, progress: bool | Progress = False) -> InferenceEngine:
@@ -31,8 +35,16 @@ def build_engine(options: EngineConfig, *, progress: bool | Progress = False) ->
     device = set_up_device(options)
     folder = find_model(options, progress=progress is True)
     target = inspect_checkpoint(folder, options.dtype)
-    SamplingParams().with_defaults(target.config.generation)  # what is wrong there must not fail every request later
+    try:  # what is wrong there must not fail every request later
+        SamplingParams().with_defaults(target.config.generation)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
     tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.base_size > target.config.vocab_size:
+        raise UserError(
+            f"{folder / 'tokenizer.json'} has {tokenizer.base_size} tokens, but config.json a vocab_size of "
+            f"{target.config.vocab_size}: it is the tokenizer of another model; fetch both files again"
+        )
     draft_folder = find_draft(options, folder, tokenizer, progress=progress is True)
     draft = inspect_checkpoint(draft_folder, target.dtype) if draft_folder else None
     model = load_weights(target, device, progress)  # what takes long comes last: all else fails sooner
@@ -79,6 +91,12 @@ def plan_cache(options: EngineConfig, models: Sequence[Checkpoint], free_bytes: 
     from mini_infer.memory import kv_block_count
 
     context = models[0].config.max_position_embeddings
+    if options.max_model_len is not None and options.max_model_len > context:
+        log.warning(
+            "--max-model-len %d is above the context of the checkpoint, which stays: %d tokens",
+            options.max_model_len,
+            context,
+        )
     context = min(options.max_model_len or context, context)
     size = sum(
         KVStore.bytes_per_block(c.num_layers, options.block_size, c.num_kv_heads, c.head_dim, dtype)

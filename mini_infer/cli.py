@@ -25,7 +25,7 @@ from mini_infer.commands.serve import server_options
 from mini_infer.commands.terminal import CLOSED, note, write
 from mini_infer.commands.tui import tui_options
 from mini_infer.config import EngineConfig
-from mini_infer.errors import UserError
+from mini_infer.errors import UserError, is_utf8
 from mini_infer.version import __version__
 
 
@@ -149,6 +149,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 def _run(args: list[str], given: dict[str, bool]) -> int:
     """The exit code of one command. `given` learns whether --debug was among the options."""
     try:
+        if bad := next((arg for arg in args if not is_utf8(arg)), None):
+            raise UserError(f"the argument {bad!r} is not UTF-8: convert it, for instance with iconv -t UTF-8")
         with on_interrupt(signal.default_int_handler), cli.make_context("mini-infer", args, obj=given) as context:
             result = cli.invoke(context)
         return result if isinstance(result, int) else 0

@@ -9,7 +9,7 @@ import re
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, cast, get_args
 
-from mini_infer.errors import UserError
+from mini_infer.errors import UserError, is_utf8
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "bfloat16", "float16", "float32", "float64"]
@@ -172,8 +172,8 @@ def _check(knob: Field[Any], value: object) -> None:
         raise UserError(f"{option} is {value!r}: it must be one of {', '.join(about['choices'])}")
     if kind == "flag" and not isinstance(value, bool):
         raise UserError(f"{option} is {value!r}: it must be True or False")
-    if kind == "text" and (not isinstance(value, str) or not value.strip()):
-        raise UserError(f"{option} is {value!r}: give {about.get('metavar', 'a text')}")
+    if kind == "text" and (not isinstance(value, str) or not value.strip() or not is_utf8(value)):
+        raise UserError(f"{option} is {value!r}: give {about.get('metavar', 'a text')}, in UTF-8")
     if kind in ("count", "size") and not (value == "auto" and about.get("auto")):
         if not isinstance(value, int) or isinstance(value, bool):
             auto = " or auto" if about.get("auto") else ""

@@ -21,7 +21,7 @@ from mini_infer.cache.prefix_cache import PrefixCache, root_key
 from mini_infer.commit import Answer, Committer
 from mini_infer.config import EngineConfig
 from mini_infer.forward import Resolver, Result, Runner, execute, sample_rows
-from mini_infer.intake import Limits
+from mini_infer.intake import Limits, settle_params
 from mini_infer.observe.events import Control, Durations, KReason, StepReport
 from mini_infer.observe.sinks import Sink
 from mini_infer.observe.state import EngineInfo, EngineState
@@ -56,13 +56,15 @@ class InferenceEngine:
     Args:
         model: the weights, from `load_model_from_safetensors`.
         config: their `ModelConfig`.
-        num_blocks, block_size, device: size of the KV pool (default 256 blocks of 16 tokens) and where it lives; each
-            wins over the same knob of `options`.
+        num_blocks, block_size, device: size of the KV pool (default 256 blocks of 16 tokens) and where it lives, which
+            is where the model is; each wins over the same knob of `options`, and must be what that may be.
         options: all further knobs.
         tokenizer: gives outputs their text; without one they are ids only, and stop strings are refused.
         proposer: drafts tokens for the target to verify; None is what `options.draft` names, "none" or "ngram" (a
             draft model comes with `build_engine`).
         runner, sampler: stand-ins for tests; `model` may then be None.
+
+    Raises UserError for a pool, a device or options that cannot work.
     """
 
     def __init__(
@@ -80,15 +82,20 @@ class InferenceEngine:
         proposer: Proposer | None = None,
     ) -> None:
         options = options or EngineConfig()
-        num_blocks = num_blocks or options.kv_blocks or DEFAULT_BLOCKS
-        block_size = block_size or options.block_size
-        device_type = "cpu"
+        options = options if block_size is None else replace(options, block_size=block_size)
+        options = options if num_blocks is None else replace(options, kv_blocks=num_blocks, kv_memory=None)
+        num_blocks, block_size, device_type = options.kv_blocks or DEFAULT_BLOCKS, options.block_size, "cpu"
         if runner is None:
             if model is None:
                 raise ValueError("an engine needs a model, or a runner in its place")
+            from mini_infer.cache.kv_store import KVStore
+            from mini_infer.memory import device_of, pool_blocks
             from mini_infer.models.runner import ModelRunner
 
-            runner = ModelRunner(model, config, num_blocks, block_size, device or model.device)
+            place = device_of(model.device, device)
+            shape = (config.num_layers, block_size, config.num_kv_heads, config.head_dim)
+            num_blocks = pool_blocks(options, KVStore.bytes_per_block(*shape, model.dtype), place.type, DEFAULT_BLOCKS)
+            runner = ModelRunner(model, config, num_blocks, block_size, place)
             device_type = runner.device.type
         if sampler is None:
             from mini_infer.sampling.sampler import Sampler
@@ -98,7 +105,7 @@ class InferenceEngine:
             from mini_infer.speculative.build import build_proposer
 
             proposer = build_proposer(options, config.vocab_size)
-        self.options = options = options.resolve(device_type)
+        self.options = options = replace(options, kv_blocks=num_blocks, kv_memory=None).resolve(device_type)
         assert options.max_running and options.max_batch_tokens and options.max_chunk  # filled by `resolve`
         self.config = config
         self.tokenizer = tokenizer
@@ -161,10 +168,8 @@ class InferenceEngine:
 
         Raises UserError (`intake.ContextLengthError` for a prompt that is too long); nothing is queued then.
         """
-        params = SamplingParams.greedy() if params is None else params.with_defaults(self.config.generation)
-        if max_tokens is not None:
-            params = replace(params, max_tokens=max_tokens)
-        prompt = self.limits.check(prompt_tokens, params)
+        params = settle_params(params, max_tokens, self.config.generation)
+        prompt = self.limits.check(prompt_tokens, params, priority, cache_salt)
         self._arrivals += 1
         request_id = f"r{self._arrivals}"
         seq_id = request_id if params.n == 1 else f"{request_id}/0"

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mini_infer.errors import UserError
+from mini_infer.errors import UserError, is_utf8
 from mini_infer.sampling.params import SamplingParams
+
+
+def settle_params(
+    params: SamplingParams | None, max_tokens: int | None, generation: Mapping[str, Any]
+) -> SamplingParams:
+    """The parameters of a request: greedy ones where it has none; what they leave unset, `generation` fills."""
+    if params is None:
+        params = SamplingParams.greedy()
+    elif isinstance(params, SamplingParams):
+        params = params.with_defaults(generation)
+    else:
+        raise UserError(f"params must be SamplingParams(temperature=0, ...), not {type(params).__name__}")
+    return params if max_tokens is None else replace(params, max_tokens=max_tokens)
+
+
+def _token_ids(prompt: Any) -> list[int]:
+    """A list of its own, of plain integers; those of numpy and torch count."""
+    try:
+        if isinstance(prompt, str | bytes | Mapping) or any(isinstance(token, bool | str) for token in prompt):
+            raise TypeError
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        shown = repr(prompt)
+        raise UserError(
+            f"the prompt must be a list of token ids, whole numbers, not {shown[:60]}{'…' * (len(shown) > 60)}"
+        ) from None
 
 
 class ContextLengthError(UserError):
@@ -29,14 +58,24 @@ class Limits:
     block_size: int
     has_tokenizer: bool
 
-    def check(self, prompt_tokens: Seq[int], params: SamplingParams) -> list[int]:
+    def check(
+        self, prompt_tokens: Seq[int], params: SamplingParams, priority: int = 0, cache_salt: str = ""
+    ) -> list[int]:
         """The prompt as a list of its own. Raises UserError, or ContextLengthError for what can never fit."""
-        prompt = [int(t) for t in prompt_tokens]
+        prompt = _token_ids(prompt_tokens)
         if not prompt:
             raise UserError("the prompt is empty: give at least one token")
         bad = next((t for t in prompt if not 0 <= t < self.vocab_size), None)
         if bad is not None:
-            raise UserError(f"token id {bad} is not in the model's vocabulary (0 to {self.vocab_size - 1})")
+            remedy = "; if the tokenizer made it, tokenizer.json and config.json are not of one model: fetch both again"
+            raise UserError(
+                f"token id {bad} is not in the model's vocabulary (0 to {self.vocab_size - 1})"
+                + remedy * self.has_tokenizer
+            )
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**63:
+            raise UserError(f"priority must be an integer of 64 bits, not {str(priority)[:40]!r}")
+        if not isinstance(cache_salt, str) or not is_utf8(cache_salt):
+            raise UserError("cache_salt must be a text in UTF-8")
         params.check_vocab(self.vocab_size)
         if params.stop and not self.has_tokenizer:
             raise UserError("stop strings need a tokenizer: give the engine one, or use stop_token_ids")

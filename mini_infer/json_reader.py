@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,17 +40,18 @@ class JsonReader:
             supported = " or ".join(json.dumps(v) for v in (*neutral, None))
             raise self.error(key, f"which is not supported (supported: {supported})")
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`; without a default the key is required."""
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = sys.maxsize) -> int:
+        """A whole number within the bounds; without a default the key is required."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.error(key, f"but must be a whole number of at least {minimum}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            above = f" and at most {maximum}" if maximum < sys.maxsize else ""
+            raise self.error(key, f"but must be a whole number of at least {minimum}{above}")
         return value
 
     def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
         """A finite number greater than `above`; without a default the key is required."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (above < value < math.inf):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= sys.float_info.max:
             raise self.error(key, f"but must be a number greater than {above:g}")
         return float(value)
 

@@ -21,6 +21,7 @@ from typing import Any, overload
 from mini_infer.build import build_engine
 from mini_infer.config import EngineConfig
 from mini_infer.engine import InferenceEngine
+from mini_infer.errors import UserError
 from mini_infer.observe.events import StepReport
 from mini_infer.progress import bar
 from mini_infer.results import Chunk, Collector, GenerationResult, by_request
@@ -100,7 +101,9 @@ class LLM:
         >>> [len(r.token_ids) for r in llm.generate(["one", "two"], SamplingParams(max_tokens=3, ignore_eos=True))]
         [3, 3]
         """
-        if isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts)):
+        if not isinstance(prompts, Sequence):
+            raise UserError(f"prompts must be a text, token ids or a list of either, not {type(prompts).__name__}")
+        if isinstance(prompts, str) or (prompts and all(isinstance(p, int | float) for p in prompts)):
             return self._all([self._ids(prompts)], params)[0]
         return self._all([self._ids(p) for p in prompts], params)
 
@@ -118,7 +121,7 @@ class LLM:
         return self._submit(ids, params)
 
     def _ids(self, prompt: Any) -> list[int]:
-        return self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self.encode(prompt) if isinstance(prompt, str) else prompt  # which the engine checks and copies
 
     def _submit(self, prompt: list[int], params: SamplingParams | None) -> Stream:
         params = params or SamplingParams()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ def pick_device(device: str | torch.device) -> str:
         return next(kind for kind, available in there.items() if available)
     try:
         kind, index = torch.device(device).type, torch.device(device).index or 0
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         kind, index = "", 0
     if not there.get(kind, False) or (kind == "cuda" and index >= torch.cuda.device_count()):
         count = torch.cuda.device_count()
@@ -114,6 +114,31 @@ def kv_block_count(options: EngineConfig, *, block_bytes: int, free_bytes: int |
         needed, free = size_text(blocks * block_bytes), size_text(free_bytes)
         raise UserError(f"{asked} needs {needed} of memory beside the weights, but {free} are free: ask for less")
     return blocks
+
+
+def device_of(model_device: torch.device, asked: str | torch.device | None) -> torch.device:
+    """Where an engine lives: with the weights of its model. Raises UserError where something else was `asked` for."""
+    import torch
+
+    if asked is None or asked == "auto":
+        return model_device
+    device = torch.device(pick_device(asked))
+    if device.type != model_device.type:
+        raise UserError(
+            f"the engine is to run on {device}, but the model's weights are on {model_device}: load it there"
+        )
+    return device
+
+
+def pool_blocks(options: EngineConfig, block_bytes: int, device_type: str, default: int) -> int:
+    """The blocks of an engine that is built by hand: those its options say, else `default`.
+
+    Raises UserError where they are not to be had.
+    """
+    if options.kv_blocks is None and options.kv_memory is None:
+        options = replace(options, kv_blocks=default)
+    free = device_memory(device_type).free
+    return kv_block_count(options.resolve(device_type), block_bytes=block_bytes, free_bytes=free, max_model_len=0)
 
 
 def size_text(size: int) -> str:

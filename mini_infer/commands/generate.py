@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mini_infer.llm import Stream
     from mini_infer.speculative.proposer import Proposer
 
-LONGEST_INPUT = 1 << 26
+LONGEST_INPUT = 1 << 25
 """Bytes of standard input that are read; the input may be endless."""
 
 LONG_READ_S = 10.0
@@ -43,8 +44,6 @@ def read_prompt(argument: str, *, raw: bool) -> str:
         prompt = prompt if raw else prompt.removesuffix("\n").removesuffix("\r")
     else:
         prompt = argument
-        if any("\ud800" <= char <= "\udfff" for char in prompt):  # how Python keeps undecodable bytes of an argument
-            raise UserError("the prompt is not UTF-8: convert it, for instance with iconv -t UTF-8")
     if not (prompt if raw else prompt.strip()):
         raise UserError("the prompt is empty: give a text, or - to read it from standard input")
     return prompt
@@ -83,7 +82,7 @@ def run(
         llm = LLM(engine=engine)
         ids = llm.encode(prompt) if raw else llm.encode_chat(prompt)
         engine.limits.check(ids, params.with_defaults(engine.config.generation))  # before a recording is begun
-    with _recording(engine, record):
+    with _recording(engine, record), _said_once():
         result = _answer(engine, llm.stream(ids, params, raw=True), len(ids), show=not as_json)
     shown = json.dumps(_object(result, engine.proposer)) if as_json else ""  # ASCII: one line to all readers of lines
     write(shown + "\n")
@@ -130,6 +129,21 @@ def _cut(result: GenerationResult, params: SamplingParams) -> str:
     if tokens == params.max_tokens:
         return f"the answer was cut at --max-tokens {tokens}"
     return f"the answer was cut after {tokens} tokens: the context or the KV cache is full"
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """While open, the log is not told of a request that failed: there is but one, and its error is its result."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("request %s ended")
+
+    log = logging.getLogger("mini_infer")
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)
 
 
 @contextmanager

@@ -62,6 +62,7 @@ def _single_file(folder: Path) -> Path:
     if not found:
         foreign = next((name for name in names if name.endswith(FOREIGN_WEIGHTS)), None)
         instead = f"only {foreign}, but only safetensors is supported" if foreign else f"no {SINGLE_FILE}"
+        instead += "" if names else ": the folder is empty"
         raise UserError(f"{folder}: no weights here ({instead}); give a folder or repository with *.safetensors files")
     if len(found) > 1 or ONE_OF_SEVERAL.search(found[0]):
         raise UserError(

@@ -7,6 +7,7 @@ changes nothing (an unused sliding window, training settings) never does. Defaul
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llam
 
 DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float64": "float64"}
 DTYPES |= {"float": "float32", "half": "float16", "double": "float64"}  # torch's own second names
+
+WIDEST, MOST = 2**28, 2**31 - 1
+"""Bounds of a layer's width, and of every count. They are far above any model; what is beyond is a slip, and would
+overflow where sizes are multiplied."""
 
 ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 
@@ -45,6 +50,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Keys that change the mathematics, unless null, empty or one of the values named here. (`pretraining_tp` is not one
 of them: it cut products into pieces and added these up again, and `transformers` 5 no longer reads it.)"""
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +109,40 @@ class ModelConfig:
         name = place.name
         if place.parent.name == "snapshots":  # the hub's cache names a folder by its commit
             name = f"{place.parents[1].name}@{name[:8]}"
-        return cls.from_dict(config, read_json(generation) if generation.exists() else None, f"{name}-{digest[:16]}")
+        defaults = read_json(generation) if generation.exists() else None
+        return cls.from_dict(config, defaults, f"{name}-{digest[:16]}", folder)
 
     @classmethod
     def from_dict(
-        cls, config: Mapping[str, Any], generation: Mapping[str, Any] | None = None, identity: str = ""
+        cls,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any] | None = None,
+        identity: str = "",
+        folder: Path = Path(),
     ) -> Self:
-        """Read the contents of the two files. Raises `UserError` naming key, value and what is supported."""
-        read, defaults = JsonReader("config.json", config), JsonReader("generation_config.json", generation or {})
+        """Read the contents of the two files of `folder`. Raises `UserError` naming file, key, value and remedy."""
+        read = JsonReader(str(folder / "config.json"), config)
+        defaults = JsonReader(str(folder / "generation_config.json"), generation or {})
         model_type = _model_type(read)
         for key, neutral in NEUTRAL.items():
             read.refuse_unless(key, neutral)
         heads, kv_heads, head_dim = _heads(read, model_type)
-        layers, vocab_size = read.integer("num_hidden_layers"), read.integer("vocab_size")
-        rope, context = _rope(read, read.integer("max_position_embeddings", 2048 if model_type == "llama" else 32768))
+        layers, vocab_size = (read.integer(key, maximum=MOST) for key in ("num_hidden_layers", "vocab_size"))
+        context = read.integer("max_position_embeddings", 2048 if model_type == "llama" else 32768, maximum=MOST)
+        rope, context = _rope(read, context)
         _refuse_sliding_window(read, model_type, layers, context)
         attention_bias, mlp_bias = _biases(read, model_type)
         eos = defaults.token_ids("eos_token_id") or read.token_ids("eos_token_id")
+        ends = tuple(id for id in eos if 0 <= id < vocab_size)
+        if ends != eos:
+            said = "%s: eos_token_id names %s, which a vocabulary of %d does not have: no answer ends there"
+            source = defaults if defaults.token_ids("eos_token_id") else read
+            logger.warning(said, source.name, ", ".join(str(id) for id in eos if id not in ends), vocab_size)
         return cls(
             model_type=model_type,
             vocab_size=vocab_size,
-            hidden_size=read.integer("hidden_size"),
-            intermediate_size=read.integer("intermediate_size"),
+            hidden_size=read.integer("hidden_size", maximum=WIDEST),
+            intermediate_size=read.integer("intermediate_size", maximum=WIDEST),
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=kv_heads,
@@ -135,7 +155,7 @@ class ModelConfig:
             mlp_bias=mlp_bias,
             qk_norm=model_type == "qwen3",
             max_position_embeddings=context,
-            eos_token_ids=tuple(i for i in eos if 0 <= i < vocab_size),  # no other id can ever be drawn
+            eos_token_ids=ends,
             dtype=_dtype(read),
             generation=_generation(defaults),
             identity=identity,
@@ -159,13 +179,13 @@ def _model_type(read: JsonReader) -> str:
 
 def _heads(read: JsonReader, model_type: str) -> tuple[int, int, int]:
     """Number of query heads, of key/value heads, and the size of each: `head_dim` wins over hidden/heads."""
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
+    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads", maximum=math.isqrt(WIDEST))
     kv_heads = read.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         raise read.error("num_attention_heads", f"but must be a multiple of num_key_value_heads ({kv_heads})")
     if read.get("head_dim") is None and model_type != "qwen3" and hidden % heads:
         raise read.error("hidden_size", f"but must be a multiple of num_attention_heads ({heads}) without a head_dim")
-    head_dim = read.integer("head_dim", 128 if model_type == "qwen3" else hidden // heads)
+    head_dim = read.integer("head_dim", 128 if model_type == "qwen3" else hidden // heads, maximum=math.isqrt(WIDEST))
     if head_dim % 2:
         raise read.error("head_dim", f"but the size of a head ({head_dim}) must be even: RoPE turns pairs")
     return heads, kv_heads, head_dim
@@ -192,7 +212,7 @@ def _rope(read: JsonReader, context: int) -> tuple[RopeConfig, int]:
         return RopeConfig(kind, theta, section.number("factor")), context
     key = "original_max_position_embeddings"
     stated = read.get(key, section.get(key)) is not None
-    original = read.integer(key, section.integer(key, context))
+    original = read.integer(key, section.integer(key, context, maximum=MOST), maximum=MOST)
     if kind == "llama3":
         low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
         if low >= high:
@@ -209,6 +229,8 @@ def _rope(read: JsonReader, context: int) -> tuple[RopeConfig, int]:
         beta_slow=section.number("beta_slow", 1.0),
         truncate=section.boolean("truncate", True),
     )
+    if original * factor > MOST:
+        raise section.error("factor", f"but must not extend the context beyond {MOST} tokens")
     return rope, max(context, int(original * factor)) if stated else context
 
 

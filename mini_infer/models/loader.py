@@ -90,6 +90,11 @@ def inspect_checkpoint(folder: Path, dtype: str | torch.dtype | None = None) -> 
     config = ModelConfig.from_folder(folder)
     compute = parse_dtype(dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
     stored, config = _settle_head(stored, config, compute)
+    if config.num_layers > len(stored):  # laid out they would take minutes, even without memory
+        raise UserError(
+            f"{folder / 'config.json'}: num_hidden_layers is {config.num_layers}, but there are only {len(stored)} "
+            "tensors; weights and configuration are not of one model"
+        )
     parameters = Transformer(config, compute, "meta").checkpoint_parameters()
     _check(folder, stored, parameters)
     return Checkpoint(config, compute, {name: stored[name] for name in parameters})

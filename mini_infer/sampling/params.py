@@ -10,7 +10,7 @@ from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from mini_infer.errors import UserError
+from mini_infer.errors import UserError, is_utf8
 
 MAX_TEMPERATURE = 2.0
 MAX_STOP_TEXTS = 16
@@ -233,7 +233,9 @@ def _stop(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise _refuse(name, value, "a text or a list of texts")
     if not all(texts):
-        raise _refuse(name, value, "texts of at least one character")
+        raise _refuse(name, "", "texts of at least one character")
+    if half := next((text for text in texts if not is_utf8(text)), None):
+        raise _refuse(name, half, "text in UTF-8, of whole characters")
     if len(texts) > MAX_STOP_TEXTS:
         raise UserError(f"{name} must be at most {MAX_STOP_TEXTS} texts, not {len(texts)}")
     return tuple(texts)

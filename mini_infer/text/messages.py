@@ -9,6 +9,8 @@ from mini_infer.errors import UserError
 
 MAX_DEPTH = 64
 """Levels of lists and objects inside one another in a request."""
+LONGEST_CHAT = 8_000_000
+"""Characters of a conversation, more than any context holds: a template is not asked to go through more."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 

@@ -18,7 +18,7 @@ from mini_infer.text.control_tokens import ControlTokens, strings_in, unused_cha
 from mini_infer.text.detokenizer import Detokenizer
 from mini_infer.text.encoder import Encoder
 from mini_infer.text.files import TokenizerFiles, read_folder
-from mini_infer.text.messages import plain_json, plain_messages
+from mini_infer.text.messages import LONGEST_CHAT, plain_json, plain_messages
 from mini_infer.text.token_bytes import TokenBytes
 
 
@@ -39,6 +39,8 @@ class Tokenizer:
         self.bos_token, self.eos_token = known.get("bos_token"), known.get("eos_token")
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         """Number of tokens, added ones included. The model's own vocabulary may be padded beyond it."""
+        self.base_size: int = self._backend.get_vocab_size(with_added_tokens=False)
+        """Number of tokens that text is made of, without added ones: no model has a smaller vocabulary."""
 
         added = {token.content: token.special for token in self._backend.get_added_tokens_decoder().values()}
         named = {*known.values(), *files.extra}
@@ -99,6 +101,10 @@ class Tokenizer:
             "tools": plain_json(list(tools), "tools") if tools else None,
             "variables": plain_json(variables, "the template's variables"),
         }
+        if sum(map(len, strings_in(given))) > LONGEST_CHAT:
+            raise UserError(
+                f"the messages have over {LONGEST_CHAT:,} characters, more than a context holds: shorten them"
+            )
         mark = unused_character([*strings_in(given), *self._templates.values()])
         light, hard = self._control.light(given, mark), self._control.hard(given, mark)
         text = template.render(**light, add_generation_prompt=add_generation_prompt)

@@ -51,7 +51,7 @@ def test_an_empty_prompt_is_refused(ask: Run, monkeypatch: pytest.MonkeyPatch, p
 def test_what_is_not_utf_8_is_refused(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, b"caf\xe9 au lait")
     assert "standard input is not UTF-8 (byte 0xe9 at offset 3)" in refused(ask("-"))
-    assert "the prompt is not UTF-8" in refused(ask("caf\udce9"))
+    assert "the argument 'caf\\udce9' is not UTF-8" in refused(ask("caf\udce9"))
 
 
 def test_endless_or_closed_input_is_refused(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:

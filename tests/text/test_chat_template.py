@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mini_infer.errors import UserError
-from mini_infer.text import chat_template
+from mini_infer.text import template_sandbox
 from mini_infer.text.chat_template import ChatTemplate
 from mini_infer.text.messages import plain_messages
 from mini_infer.text.tokenizer import Tokenizer
@@ -194,6 +194,42 @@ FAILING = {
     "long text": "{{ 'x' * 10 ** 10 }}",
     "doubled text": "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
     "added text": "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "centred": "{{ 'x'.center(10 ** 10) }}",
+    "centred by a filter": "{{ 'x' | center(10 ** 10) }}",
+    "centred each": "{{ ['x', 'y'] | map('center', 10 ** 10) | list }}",
+    "centred often": "{% for i in range(99999) %}{% set x = 'x'.center(10 ** 7) %}{% endfor %}",
+    "centred and kept": "{{ range(99999) | map('center', 10 ** 7) | list | length }}",
+    "by a method of its own": "{% set f = 'x'.ljust %}{{ f(10 ** 10) }}",
+    "right": "{{ 'x'.rjust(10 ** 10) }}",
+    "zeros": "{{ '1'.zfill(10 ** 10) }}",
+    "tabs": "{{ ('\\t' * 1000).expandtabs(10 ** 8) }}",
+    "bytes": "{{ 'x'.encode().center(10 ** 10) }}",
+    "bytes of a number": "{{ (1).to_bytes(10 ** 10, 'big') }}",
+    "replaced": "{{ ('x' * 10 ** 6).replace('x', 'y' * 10 ** 6) }}",
+    "replaced by a filter": "{{ ('x' * 10 ** 6) | replace('x', 'y' * 10 ** 6) }}",
+    "nothing replaced": "{{ ('x' * 10 ** 6).replace('', 'y' * 10 ** 6) }}",
+    "translated": "{{ ('x' * 10 ** 6).translate({120: 'y' * 10 ** 6}) }}",
+    "joined": "{{ ('y' * 10 ** 6).join('x' * 10 ** 6) }}",
+    "joined by a filter": "{{ ('x' * 10 ** 6) | join('y' * 10 ** 6) }}",
+    "joined from one": "{{ ([('x' * 10 ** 7)] * 1000) | join }}",
+    "width": "{{ '{:>9999999999}'.format('x') }}",
+    "width from outside": "{{ '{:>{}}'.format('x', 10 ** 10) }}",
+    "width of a percent": "{{ '%9999999999d' % 1 }}",
+    "width by a star": "{{ '%*d' % (10 ** 10, 1) }}",
+    "width by a filter": "{{ '%9999999999d' | format(1) }}",
+    "indented": "{{ ('x\\n' * 1000) | indent(10 ** 8) }}",
+    "indented JSON": "{{ messages | tojson(indent=10 ** 10) }}",
+    "printed list": "{{ ['x' * 10 ** 7] * 1000 }}",
+    "list in a text": "{{ 'x' ~ (['x' * 10 ** 7] * 1000) }}",
+    "one text many times": "{% set x = 'x' * 10 ** 7 %}{% for i in range(9999) %}{{ x }}{% endfor %}",
+    "a block of many": "{% set x = 'x' * 10 ** 7 %}{% set y %}"
+    + "{% for i in range(9999) %}{{ x }}{% endfor %}{% endset %}",
+    "many in one": "{% set x = 'x' * 10 ** 7 %}{{ " + " ~ ".join(["x"] * 900) + " }}",
+    "rounded": "{{ 1.5 | round(10 ** 9, 'ceil') }}",
+    "batches": "{{ [1] | batch(10 ** 9, 0) | list }}",
+    "slices": "{{ [1] | slice(10 ** 9) | list }}",
+    "placeholder text": "{{ lipsum(n=10 ** 6) }}",
+    "sum of lists": "{{ ([[0] * 10 ** 5] * 10 ** 5) | sum(start=[]) | length }}",
     "long list": "{{ ([0] * 10 ** 9) | length }}",
     "big power": "{{ 9 ** 9 ** 9 }}",
     "squares": "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
@@ -205,11 +241,36 @@ FAILING = {
 
 @pytest.mark.parametrize("source", FAILING.values(), ids=FAILING.keys())
 def test_a_failing_or_endless_template_is_one_readable_line(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_STEPS", 100_000)
+    monkeypatch.setattr(template_sandbox, "MAX_STEPS", 100_000)
     with pytest.raises(UserError) as caught:
         render(source)
     text = str(caught.value)
     assert text.startswith("the chat template") and "\n" not in text and len(text) < 700
+
+
+def test_what_honest_templates_do_with_long_texts_is_no_growth(tmp_path: Path) -> None:
+    source = (
+        "{{ (messages[0].content.split('</think>')[-1].strip() | replace('a', 'bc') | trim | indent(2)) ~ '\\n' }}"
+        "{{ messages[0].content.replace('a', 'b').center(20) }}{{ '%5d|%-8s|{}'.format(1) % (3, 'x') }}"
+        "{{ ['a', 1] | join(', ') | center(10) }}{{ {'a': [1, 'ü']} | tojson(indent=2) }}{{ 1700000000 | string }}"
+    )
+    text = "a<think></think>" + "word " * 300_000
+    words = text.split("</think>")[-1].strip()
+    expected = (
+        words
+        + "\n"
+        + text.replace("a", "b")
+        + "    3|x       |1"
+        + "   a, 1   "
+        + '{\n  "a": [\n    1,\n    "ü"\n  ]\n}'
+    )
+    assert ChatTemplate(source).render([{"role": "user", "content": text}]) == expected + "1700000000"
+
+
+def test_a_conversation_longer_than_any_context_is_refused_before_the_template_sees_it(tmp_path: Path) -> None:
+    tokenizer = make.load(make.write_chatml(tmp_path))
+    with pytest.raises(UserError, match="the messages have over 8,000,000 characters"):
+        tokenizer.encode_chat([{"role": "user", "content": "x" * 50_000_000}])
 
 
 def test_three_thousand_messages_are_no_endless_loop(tmp_path: Path) -> None:

@@ -132,10 +132,13 @@ def run(values: dict[str, Any], knobs: dict[str, Any], given: set[str]) -> int:
 
     Raises UserError.
     """
+    from mini_infer.commands.load_plan import check_url, plan, settings, words_of, workload
     from mini_infer.load.session import INTERRUPTED, Session
     from mini_infer.load.session import run as measure
     from mini_infer.load.words import faults
 
+    if values["url"] is None and knobs.get("device") == "cpu" and values["power"] == "auto":
+        values["power"] = "rapl"  # a GPU that the server does not use has nothing to tell
     if values["seed"] is None:
         values["seed"] = random.SystemRandom().randrange(10**6)
     outputs = {kind: values.pop(kind) for kind in _OUTPUTS}
@@ -145,14 +148,14 @@ def run(values: dict[str, Any], knobs: dict[str, Any], given: set[str]) -> int:
         if path is not None and str(path) != "-" and not path.parent.is_dir():
             raise UserError(f"there is no folder {path.parent} to write {path.name} to")
     if values["url"] is not None:
-        _check_url(values["url"])
+        check_url(values["url"])
         if others := sorted(given - {"model"}):
             raise UserError(f"{option_name(others[0])} is for a server started here: leave it out, or leave out --url")
-    own = [word for name in knobs if name in given for word in _words(name, knobs[name])]
+    own = [word for name in knobs if name in given for word in words_of(name, knobs[name])]
     EngineConfig(**{name: value for name, value in knobs.items() if value is not None or name in given})
     session = Session(
-        plan=_plan(values),
-        workload=_workload(values),
+        plan=plan(values),
+        workload=workload(values),
         file=values["file"],
         url=values["url"],
         model=knobs["model"] if values["url"] is not None and "model" in given else None,
@@ -160,10 +163,8 @@ def run(values: dict[str, Any], knobs: dict[str, Any], given: set[str]) -> int:
         api_key=values["api_key"],
         timeout_s=values["timeout"],
         max_time_s=values["max_time"],
-        power="none"
-        if values["url"] is None and knobs.get("device") == "cpu" and values["power"] == "auto"
-        else values["power"],
-        settings=_settings(values, knobs, given),
+        power=values["power"],
+        settings=settings(values, knobs, given),
     )
     note(f"mini-infer: seed {values['seed']}")
     try:
@@ -212,109 +213,3 @@ def _write_all(report: Report, outputs: dict[str, Path | None]) -> None:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {path} ({error.strerror})") from None
-
-
-def _check_url(url: str) -> None:
-    if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
-        raise UserError(f"--url is {url!r}: it must start with http:// or https://, as in http://127.0.0.1:8000")
-
-
-def _words(name: str, value: Any) -> list[str]:
-    """An engine option as `serve` reads it."""
-    option = option_name(name)
-    if isinstance(value, bool):
-        return [option if value else f"--no-{option.removeprefix('--')}"]
-    return [] if value is None else [option, str(value)]
-
-
-def _plan(values: dict[str, Any]) -> Any:
-    from mini_infer.load.campaign import Plan
-
-    if values["find_max"] and not values["slo"]:
-        raise UserError("--find-max needs --slo, for instance --slo ttft=500,tpot=50")
-    return Plan(
-        levels=_levels(values),
-        requests=values["requests"],
-        duration_s=values["duration"],
-        warmup=values["warmup"],
-        repeats=values["repeats"],
-        slo=_slo(values["slo"]),
-        check=values["check"],
-        cancel_rate=values["cancel_rate"],
-        find_max=values["find_max"],
-        attainment=values["attainment"],
-        seed=values["seed"],
-    )
-
-
-def _levels(values: dict[str, Any]) -> Any:
-    from mini_infer.load.arrivals import Level, sped_up
-    from mini_infer.load.dataset import read_arrivals
-
-    given = [option_name(name) for name in ("concurrency", "rate", "replay") if values[name] is not None]
-    if len(given) > 1:
-        raise UserError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
-    cap, burstiness = values["max_concurrency"], values["burstiness"]
-    if cap is not None and values["rate"] is None and values["replay"] is None:
-        raise UserError("--max-concurrency is for --rate and --replay; --concurrency alone says how many run at once")
-    if values["replay"] is not None:
-        if values["find_max"]:
-            raise UserError("--find-max has nothing to search in a replay: use --concurrency or --rate")
-        return (Level(times=sped_up(read_arrivals(values["replay"]), values["replay_speed"]), cap=cap),)
-    if values["rate"] is not None:
-        rates = _numbers("--rate", values["rate"], float)
-        return tuple(Level(rate=rate, burstiness=burstiness, cap=cap) for rate in rates)
-    first = "1" if values["find_max"] else "1,2,4,8"
-    counts = _numbers("--concurrency", first if values["concurrency"] is None else values["concurrency"], int)
-    return tuple(Level(concurrency=count) for count in counts)
-
-
-def _numbers(option: str, text: str, kind: Any) -> list[Any]:
-    try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        raise UserError(f"{option} is {text!r}: give numbers with commas between, as in 1,4,16")
-    return found
-
-
-def _slo(text: str | None) -> Any:
-    from mini_infer.load.figures import Slo
-
-    limits: dict[str, float] = {}
-    for part in (text or "").split(","):
-        name, _, value = part.strip().partition("=")
-        if not name:
-            continue
-        try:
-            limits[name] = float(value)
-        except ValueError:
-            limits[name] = -1.0
-        if name not in ("ttft", "tpot", "e2e") or not limits[name] > 0:
-            raise UserError(f"--slo has {part.strip()!r}: give ttft, tpot or e2e with milliseconds, as in ttft=500")
-    return Slo(**limits)
-
-
-def _workload(values: dict[str, Any]) -> Any:
-    from mini_infer.load.workload import WorkloadOptions
-
-    if (values["workload"] == "file") != (values["file"] is not None):
-        raise UserError("--workload file and --file FILE go together: give both or neither")
-    names = "input_tokens output_tokens prefix_tokens prefixes turns temperature ignore_eos".split()
-    return WorkloadOptions(kind=values["workload"], **{name: values[name] for name in names})
-
-
-def _settings(values: dict[str, Any], knobs: dict[str, Any], given: set[str]) -> dict[str, Any]:
-    """What the report says of how it was made."""
-    names = "workload output_tokens requests duration temperature cancel_rate".split()
-    if values["workload"] in ("random", "shared-prefix"):
-        names.insert(1, "input_tokens")
-    if values["workload"] == "shared-prefix":
-        names[2:2] = ["prefix_tokens", "prefixes"]
-    if values["workload"] == "multi-turn":
-        names.insert(1, "turns")
-    shown = {name: values[name] for name in names}
-    if not shown["cancel_rate"]:
-        shown["cancel_rate"] = None
-    return shown | {name: knobs[name] for name in sorted(given)}

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mini_infer.checks import is_integer, refuse
 from mini_infer.errors import UserError, is_utf8
 from mini_infer.sampling.params import SamplingParams
 
@@ -72,8 +73,8 @@ class Limits:
                 f"token id {bad} is not in the model's vocabulary (0 to {self.vocab_size - 1})"
                 + remedy * self.has_tokenizer
             )
-        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**63:
-            raise UserError(f"priority must be an integer of 64 bits, not {str(priority)[:40]!r}")
+        if not is_integer(priority) or abs(priority) >= 2**63:
+            raise refuse("priority", priority, "an integer of 64 bits")
         if not isinstance(cache_salt, str) or not is_utf8(cache_salt):
             raise UserError("cache_salt must be a text in UTF-8")
         params.check_vocab(self.vocab_size)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Any, TypeVar
 
+from mini_infer.checks import Check, boolean, integer, is_integer, number, refuse
 from mini_infer.errors import UserError, is_utf8
 
 MAX_TEMPERATURE = 2.0
@@ -19,7 +17,6 @@ GREEDY_TEMPERATURE = 1e-5
 """At or below this temperature the distribution is its largest entry for all practical purposes: plain argmax."""
 
 T = TypeVar("T")
-Check = Callable[[str, Any], Any]  # (parameter's name, value) → the value as stored, or UserError
 _FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -174,68 +171,24 @@ def _or(value: T | None, neutral: T) -> T:
     return neutral if value is None else value
 
 
-def _refuse(name: str, value: object, allowed: str) -> UserError:
-    try:
-        shown = repr(value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        shown = "a number of thousands of digits"
-    return UserError(f"{name} must be {allowed}, not {shown if len(shown) <= 60 else shown[:57] + '...'}")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _number(low: float, high: float = math.inf, *, above: bool = False) -> Check:
-    """A check for `low <= value <= high`, or `low < value` where `above`."""
-    allowed = f"a finite number above {low:g}" if above else f"a number from {low:g} to {high:g}"
-
-    def check(name: str, value: Any) -> float:
-        # NaN fails every comparison, infinity the last; both spare float() the integers it cannot hold
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        if not real or not low <= value <= min(high, sys.float_info.max) or (above and value == low):
-            raise _refuse(name, value, allowed)
-        return float(value)
-
-    return check
-
-
-def _integer(low: float = -math.inf, high: float = math.inf, *, allowed: str | None = None) -> Check:
-    """A check for a whole number within the bounds."""
-    bounds = "" if math.isinf(low) else f" of at least {low}" if math.isinf(high) else f" from {low} to {high}"
-
-    def check(name: str, value: Any) -> int:
-        if not _is_integer(value) or not low <= value <= high:
-            raise _refuse(name, value, allowed or f"an integer{bounds}")
-        return int(value)
-
-    return check
-
-
-_token_id = _integer(0)
-_bias = _number(-100.0, 100.0)
+_token_id = integer(0)
+_bias = number(-100.0, 100.0)
 
 
 def _seed(name: str, value: Any) -> int:
-    if not _is_integer(value):
-        raise _refuse(name, value, "an integer")
+    if not is_integer(value):
+        raise refuse(name, value, "an integer")
     return int(value) % 2**64
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _refuse(name, value, "true or false")
-    return value
 
 
 def _stop(name: str, value: object) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise _refuse(name, value, "a text or a list of texts")
+        raise refuse(name, value, "a text or a list of texts")
     if not all(texts):
-        raise _refuse(name, "", "texts of at least one character")
+        raise refuse(name, "", "texts of at least one character")
     if half := next((text for text in texts if not is_utf8(text)), None):
-        raise _refuse(name, half, "text in UTF-8, of whole characters")
+        raise refuse(name, half, "text in UTF-8, of whole characters")
     if len(texts) > MAX_STOP_TEXTS:
         raise UserError(f"{name} must be at most {MAX_STOP_TEXTS} texts, not {len(texts)}")
     return tuple(texts)
@@ -243,19 +196,19 @@ def _stop(name: str, value: object) -> tuple[str, ...]:
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
-        raise _refuse(name, value, "a list of token ids")
+        raise refuse(name, value, "a list of token ids")
     return tuple(_token_id(f"each of {name}", token) for token in value)
 
 
 def _logit_bias(name: str, value: object) -> tuple[tuple[int, float], ...]:
     pairs = list(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
-        raise _refuse(name, value, "a mapping of token id to bias")
+        raise refuse(name, value, "a mapping of token id to bias")
     found: dict[int, float] = {}
     for key, bias in pairs:
         # the keys of a JSON object are always texts
-        number = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else key
-        token = _token_id(f"each token id of {name}", number)
+        plain = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else key
+        token = _token_id(f"each token id of {name}", plain)
         if token in found:
             raise UserError(f"{name} must name each token once, not {token} twice")
         found[token] = _bias(f"{name} of token {token}", bias)
@@ -263,21 +216,21 @@ def _logit_bias(name: str, value: object) -> tuple[tuple[int, float], ...]:
 
 
 _CHECKS: Mapping[str, Check] = {
-    "temperature": _number(0.0, MAX_TEMPERATURE),
-    "top_p": _number(0.0, 1.0),
-    "top_k": _integer(-1, allowed="an integer of at least 1, or 0 or -1 for no limit"),
-    "min_p": _number(0.0, 1.0),
-    "repetition_penalty": _number(0.0, above=True),
-    "presence_penalty": _number(-2.0, 2.0),
-    "frequency_penalty": _number(-2.0, 2.0),
+    "temperature": number(0.0, MAX_TEMPERATURE),
+    "top_p": number(0.0, 1.0),
+    "top_k": integer(-1, allowed="an integer of at least 1, or 0 or -1 for no limit"),
+    "min_p": number(0.0, 1.0),
+    "repetition_penalty": number(0.0, above=True),
+    "presence_penalty": number(-2.0, 2.0),
+    "frequency_penalty": number(-2.0, 2.0),
     "logit_bias": _logit_bias,
     "seed": _seed,
-    "n": _integer(1),
-    "max_tokens": _integer(0, allowed="an integer of at least 1"),
-    "min_tokens": _integer(0),
+    "n": integer(1),
+    "max_tokens": integer(0, allowed="an integer of at least 1"),
+    "min_tokens": integer(0),
     "stop": _stop,
     "stop_token_ids": _token_ids,
-    "ignore_eos": _boolean,
-    "logprobs": _integer(0, MAX_LOGPROBS),
-    "prompt_logprobs": _integer(0, MAX_LOGPROBS),
+    "ignore_eos": boolean,
+    "logprobs": integer(0, MAX_LOGPROBS),
+    "prompt_logprobs": integer(0, MAX_LOGPROBS),
 }

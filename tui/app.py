@@ -10,16 +10,17 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Footer, Static, TextArea
 
 from tui.chatting import Chatting
 from tui.client.protocol import EngineClient, Update
 from tui.commands import commands
 from tui.glyphs import ASCII, UNICODE
+from tui.keys import BINDINGS
 from tui.messages import BlockPinned, CursorMoved, Notice, RequestSelected, RoundOpened, ViewOpened
 from tui.model.breaks import KINDS
 from tui.model.explain import explain
@@ -27,21 +28,16 @@ from tui.model.observer import Observer
 from tui.model.view_state import ViewState
 from tui.screens.help import HelpScreen
 from tui.themes import THEMES, defaults
-from tui.views import VIEWS
+from tui.views.all import VIEWS
 from tui.views.base import View
 from tui.views.chat import ChatView
 from tui.widgets.composer import Composer
-from tui.widgets.engine_strip import TABS, EngineStrip
+from tui.widgets.engine_strip import EngineStrip
 from tui.widgets.loading import LoadingBar
 
 FRAMES_PER_S = 15
 NARROW, WIDE = 100, 140
 """Columns: below the first one view at a time, from the second on the cockpit."""
-
-
-def _keys(*rows: tuple[str, str, str, bool]) -> list[BindingType]:
-    """Bindings from (keys, action, description, in the footer), each with its action as id, for remapping."""
-    return [Binding(keys, action, text, show=show, id=f"{action}:{keys}") for keys, action, text, show in rows]
 
 
 class Playground(Chatting):
@@ -52,44 +48,7 @@ class Playground(Chatting):
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW, "-medium"), (WIDE, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *_keys(
-            ("ctrl+n", "new_chat", "New", True),
-            ("escape", "stop", "Stop", True),
-            ("ctrl+l", "load", "Load", True),
-            ("f2", "pause", "Pause/Run", True),
-            ("f3", "step", "Step", True),
-            ("f4", "speed(1,True)", "Speed", True),
-            ("f8", "break_on", "Break on…", True),
-            ("n", "request(1)", "Request", True),
-            ("comma", "rewind(-1)", "Back", True),
-            ("full_stop", "step", "Forward", True),
-            ("end", "live", "Live", True),
-            ("ctrl+t", "lens", "Lens", True),
-            ("ctrl+s", "save", "Save trace", True),
-            ("f1", "help", "Help", True),
-            ("N", "request(-1)", "Previous request", False),
-            ("left_square_bracket", "rewind(-10)", "Ten back", False),
-            ("right_square_bracket", "rewind(10)", "Ten forward", False),
-            ("home", "oldest", "Oldest step", False),
-            ("question_mark", "help", "Help", False),
-            ("space", "pause", "Pause/Run", False),
-            ("plus,equals_sign", "speed(1)", "Faster", False),
-            ("minus", "speed(-1)", "Slower", False),
-            ("b", "break_on", "Break on…", False),
-            ("w", "why", "Why", False),
-            ("f5", "sampling", "Sampling", False),
-            ("k", "draft_tokens", "Drafts per round", False),
-            ("d", "drafting", "Drafting on/off", False),
-            ("x", "abort", "Abort request", False),
-            ("c", "clear_cache", "Clear cache", False),
-            ("ctrl+o", "open", "Open trace", False),
-            ("y", "copy", "Copy view", False),
-            ("i,enter", "write", "Write", False),
-        ),
-        *(Binding(str(i), f"view('{name.lower()}')", name, show=False, id=f"view-{i}") for i, name in enumerate(TABS)),
-        Binding("ctrl+c", "interrupt", "Stop", show=False, priority=True, id="interrupt"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = BINDINGS
 
     def __init__(
         self, client: EngineClient, *, ascii: bool = False, theme: str = "mini-dark", view: str = "cockpit"
@@ -99,7 +58,14 @@ class Playground(Chatting):
         self.glyphs = ASCII if ascii else UNICODE
         self.observer: Observer | None = None
         self.tab = view
+        self.strip = EngineStrip()
+        self.loading_bar = LoadingBar(self.glyphs)
+        self.chat, self.composer = ChatView(id="chat"), Composer(id="composer")
+        self.views = [each(id=each.NAME) for each in VIEWS]
+        self.left, self.right = Vertical(id="left"), Vertical(id="right")
+        self.too_small = Static("needs 80x24", id="too-small")
         self._dirty = True
+        self._chosen = False
         self._failed: str | None = None
         for each in THEMES:
             self.register_theme(each)
@@ -110,20 +76,19 @@ class Playground(Chatting):
         return defaults(dark=True)
 
     def compose(self) -> ComposeResult:
-        yield EngineStrip()
-        yield LoadingBar(self.glyphs)
+        yield self.strip
+        yield self.loading_bar
         with Horizontal(id="body"):
-            with Vertical(id="left"):
-                yield ChatView(id="chat")
-                yield Composer(id="composer")
-            with Vertical(id="right"):
-                for view in VIEWS:
-                    yield view(id=view.NAME)
+            with self.left:
+                yield self.chat
+                yield self.composer
+            with self.right:
+                yield from self.views
         yield Footer(show_command_palette=True)
-        yield Static("needs 80x24", id="too-small")
+        yield self.too_small
 
     async def on_mount(self) -> None:
-        self.query_one(Composer).focus()
+        self.composer.focus()
         self.set_lens("source" if self.client.meta.draft not in ("", "none") else "off")
         self.arrange()
         await self.client.start()
@@ -152,12 +117,21 @@ class Playground(Chatting):
             self.client.resync()
         if update.reports or update.snapshot is not None:
             self.follow_chat()
+            self._select_first()
             self._dirty = True
         if self._dirty:
             self._draw()
 
+    def _select_first(self) -> None:
+        """Whoever has chosen nothing yet looks at the first request there is."""
+        if not self._chosen and self.observer is not None and self.observer.ledger.requests:
+            self._chosen = True
+            if self.observer.cursor.selected is None:
+                live = self.observer.history.live.state.sequences
+                self.observer.select(next(iter(live or self.observer.ledger.requests)))
+
     def _tell(self, update: Update) -> None:
-        self.query_one(LoadingBar).show(update.loading, update.failed)
+        self.loading_bar.show(update.loading, update.failed)
         if update.failed is not None and update.failed != self._failed:
             self.say(update.failed, "error")
             self.chat_failed(update.failed)
@@ -177,52 +151,51 @@ class Playground(Chatting):
         """What is shown now; None before the engine told anything."""
         if self.observer is None:
             return None
-        if self.observer.cursor.selected is None and (live := self.observer.history.live.state.sequences):
-            self.observer.select(next(iter(live)))
         return self.observer.view(self.client.meta, self.client.is_paused)
 
     def _draw(self) -> None:
         self._dirty = False
         view = self.view
         if view is not None:
-            self.query_one(EngineStrip).show(view)
-            for shown in self.query(View):
-                if all(part.display for part in shown.ancestors_with_self if isinstance(part, Widget)):
-                    shown.show(view)
+            self.strip.show(view)
+            for shown in self.on_screen:
+                shown.show(view)
 
     # --- layout -----------------------------------------------------------------------------------------------------
 
-    def arrange(self) -> None:
-        """Which of chat and view are on the screen, for this width."""
-        columns, rows = self.size
+    def arrange(self, size: Size | None = None) -> None:
+        """Which of chat and view are on the screen, for this size."""
+        columns, rows = size or self.size
         tab = "chat" if self.tab == "cockpit" and columns < NARROW else self.tab
         both = tab != "chat" and (NARROW <= columns < WIDE or tab == "cockpit")
-        left, right = self.query_one("#left"), self.query_one("#right")
-        left.display = both or tab == "chat"
-        right.display = tab != "chat"
-        left.styles.width = "1fr" if not both else 63 if columns >= WIDE else 42
-        for view in right.query(View):
+        self.left.display = both or tab == "chat"
+        self.right.display = tab != "chat"
+        self.left.styles.width = "1fr" if not both else 63 if columns >= WIDE else 42
+        for view in self.views:
             view.display = view.id == tab
-        self.query_one(EngineStrip).tab = tab
-        self.query_one("#too-small").display = columns < 80 or rows < 24
+        self.strip.tab = tab
+        self.too_small.display = columns < 80 or rows < 24
         self.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.arrange()
+        self.arrange(event.size)  # the app's own size changes only after this
 
     def action_view(self, name: str) -> None:
         self.tab = name
         self.arrange()
-        composer, front = self.query_one(Composer), self.front
-        if name != "chat" and (not composer.has_focus or not self.query_one("#left").display):
-            panel = next((p for p in front.panels if p.can_focus), None)
-            self.screen.set_focus(panel)
+        if name != "chat" and (not self.composer.has_focus or not self.left.display):
+            self.screen.set_focus(next((p for p in self.front.panels if p.can_focus), None))
 
     @property
     def front(self) -> View:
         """The view that the keys are about."""
-        name = self.query_one(EngineStrip).tab
-        return next((v for v in self.query(View) if v.id == name), self.query_one(ChatView))
+        return next((view for view in self.views if view.id == self.strip.tab), self.chat)
+
+    @property
+    def on_screen(self) -> list[View]:
+        """The views that can be seen."""
+        chat: list[View] = [self.chat] if self.left.display else []
+        return chat + [view for view in self.views if view.display]
 
     # --- where one looks --------------------------------------------------------------------------------------------
 
@@ -285,9 +258,9 @@ class Playground(Chatting):
         self.say("the view is copied")
 
     def action_write(self) -> None:
-        if not self.query_one("#left").display:
+        if not self.left.display:
             self.action_view("chat")
-        self.query_one(Composer).focus()
+        self.composer.focus()
 
     def action_interrupt(self) -> None:
         """ctrl+c: copies a selection, else stops the answer, else says how to quit."""

@@ -14,15 +14,17 @@ from tui.widgets.composer import Composer
 class Chatting(Controls):
     """The app as far as one talks with it."""
 
+    chat: ChatView
+    composer: Composer
     conversation = Conversation()
 
     def on_composer_sent(self, message: Composer.Sent) -> None:
         if self.conversation.is_busy:
             self.say("an answer is under way: Escape stops it", "warning")
-            self.query_one(Composer).text = message.text
+            self.composer.text = message.text
             return
         self.conversation = self.conversation.ask(message.text)
-        self.query_one(ChatView).set_pending(message.text)
+        self.chat.set_pending(message.text)
         self.run_worker(self._send(), exit_on_error=False)
 
     async def _send(self) -> None:
@@ -44,11 +46,11 @@ class Chatting(Controls):
 
     def _give_back(self, why: str) -> None:
         """The message was not taken: it is in the field again."""
-        composer, text = self.query_one(Composer), self.conversation.asked or ""
+        text = self.conversation.asked or ""
         self.conversation = self.conversation.refused()
-        self.query_one(ChatView).set_pending("")
-        if not composer.text:
-            composer.text = text
+        self.chat.set_pending("")
+        if not self.composer.text:
+            self.composer.text = text
         self.say(why, "error")
 
     def chat_failed(self, why: str) -> None:
@@ -64,11 +66,10 @@ class Chatting(Controls):
         record = self.observer.ledger.requests.get(request_id)
         if record is None:
             return
-        chat = self.query_one(ChatView)
         if request_id not in self.observer.ledger.keep:
             self.observer.ledger.keep = {request_id}
             self.observer.select(request_id)
-            chat.set_pending("")
+            self.chat.set_pending("")
         if record.ended_seq is not None:
             self.conversation = self.conversation.settled(record)
             if record.finished is not None and record.finished.reason == "error":
@@ -93,15 +94,15 @@ class Chatting(Controls):
     def action_new_chat(self) -> None:
         self.stop_answer()
         self.conversation = Conversation()
-        self.query_one(ChatView).set_pending("")
+        self.chat.set_pending("")
         if self.observer is not None:
             self.observer.select(None)
-        self.query_one(Composer).focus()
+        self.composer.focus()
         self.redraw()
 
     def set_lens(self, lens: str) -> None:
-        self.query_one(ChatView).set_lens(lens)
+        self.chat.set_lens(lens)
 
     def action_lens(self) -> None:
-        now = self.query_one(ChatView).lens
+        now = self.chat.lens
         self.set_lens(LENSES[(LENSES.index(now) + 1) % len(LENSES)])

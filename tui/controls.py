@@ -18,6 +18,7 @@ from tui.model.conversation import Sampling
 from tui.model.observer import Observer
 from tui.scenarios import background
 from tui.screens.choose import BreakScreen, SamplingScreen, TextScreen
+from tui.text import safe
 
 SPEEDS: tuple[float | None, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, None)
 DRAFT_TOKENS: tuple[int | None, ...] = (None, 0, 1, 2, 3, 4, 6, 8)
@@ -35,7 +36,7 @@ class Controls(App[int]):
     _live: EngineClient | None = None  # while a trace is open
 
     def say(self, text: str, severity: Any = "information") -> None:
-        self.notify(text, severity=severity, markup=False)
+        self.notify(safe(text), severity=severity, markup=False)
 
     def redraw(self) -> None:
         """Draw with the next frame."""

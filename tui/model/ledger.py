@@ -76,6 +76,7 @@ class Ledger:
         self._pieces |= report.pieces
         marks: dict[str, str] = {}
         self._queue(report, marks)
+        self.events += events_of(report, self.requests)
         rounds = {r.seq_id: r for r in report.spec}
         for slice_ in report.sched:
             made = rounds.get(slice_.seq_id)
@@ -88,7 +89,6 @@ class Ledger:
         self._blocks(report)
         for choice in report.k:
             self.requests[choice.seq_id].k.append(KRecord(report.seq, choice.k, choice.why))
-        self.events += events_of(report, self.requests)
         for finished in report.finished:
             marks[finished.seq_id] = "A" if finished.reason == "abort" else "F"
             self._end(self.requests[finished.seq_id], finished, report.seq, report.step)

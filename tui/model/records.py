@@ -108,6 +108,7 @@ class RequestRecord:
     seq: int  # of the report it arrived in
     step: int
     t: float
+    title: str | None = None  # made when it is first asked for
     priority: int = 0
     max_tokens: int = 0
     admitted_seq: int | None = None

@@ -88,7 +88,11 @@ class ViewState:
     def title(self, seq_id: str) -> str:
         """The last words of its prompt that a person wrote."""
         record = self.past.request(seq_id)
-        return "" if record is None else prompt_title(self.decode(record.prompt[-80:], "\n"))
+        if record is None:
+            return ""
+        if record.title is None:
+            record.title = prompt_title(self.decode(record.prompt, "\n"))
+        return record.title
 
 
 def turns(text: str) -> list[tuple[str, str]]:

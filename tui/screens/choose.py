@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, SelectionList, Static
-from textual.widgets.selection_list import Selection
+from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
 
 from tui.model.breaks import KINDS, BreakOn
 from tui.model.conversation import NAMES, Sampling
@@ -20,7 +20,7 @@ _CSS = """
                   border: solid $primary; padding: 0 1; overflow-y: auto; }
     %s Input { border: none; height: 1; background: $surface; margin: 0 0 0 2; }
     %s Label { height: 1; }
-    %s SelectionList { border: none; background: $panel; height: auto; }
+    %s OptionList { border: none; background: $panel; height: auto; }
 """
 
 
@@ -37,13 +37,19 @@ class BreakScreen(ModalScreen[BreakOn | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Pause right after a step in which …")
-            yield SelectionList[str](
-                *(Selection(words, kind, kind in self._breaks.kinds) for kind, words in KINDS.items())
-            )
-            yield Label("space: set or clear   escape: done")
+            yield OptionList(*(Option(self._words(kind), id=kind) for kind in KINDS), markup=False)
+            yield Label("enter or click: set or clear   escape: done")
+
+    def _words(self, kind: str) -> str:
+        return f"[{'x' if kind in self._breaks.kinds else ' '}] {KINDS[kind]}"
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        kind = event.option_id or ""
+        self._breaks = self._breaks.toggled(kind)
+        event.option_list.replace_option_prompt(kind, self._words(kind))
 
     def action_done(self) -> None:
-        self.dismiss(BreakOn(frozenset(self.query_one(SelectionList).selected)))
+        self.dismiss(self._breaks)
 
 
 class SamplingScreen(ModalScreen[Sampling | None]):

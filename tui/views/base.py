@@ -32,7 +32,7 @@ its denominator. Nothing is told by colour alone.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.widget import Widget
 
@@ -48,10 +48,13 @@ class View(Widget):
     HELP: ClassVar[str] = ""
     """Markdown for F1: what is seen, what the signs mean, the keys."""
 
-    SCOPED_CSS = False  # rules may name the classes of the screen
     DEFAULT_CSS = """
     View { width: 1fr; height: 1fr; layout: vertical; }
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.SCOPED_CSS = False  # its rules may name the classes of the screen; Textual looks into each class for this
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

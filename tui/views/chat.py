@@ -45,8 +45,8 @@ the selected one, a click on a token opens its step."""
     ChatView RequestList { height: 9; }
     ChatView EventList { height: 10; }
     .-short ChatView RequestList, .-short ChatView EventList { display: none; }
-    .-narrow ChatView EventList { display: none; }
-    .-tiny ChatView LensLegend { display: none; }
+    .-narrow ChatView EventList, .-medium ChatView EventList { display: none; }
+    .-medium ChatView RequestList { height: 7; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
+
+from tui.text import safe
 
 LONGEST = 200_000
 """Characters; beyond that nobody's context holds it."""
@@ -42,6 +46,14 @@ class Composer(TextArea):
         self._sent: list[str] = []
         self._at = 0  # in the history; its length is the text being written
         self._draft = ""
+
+    def render_line(self, y: int) -> Strip:
+        """What was pasted may hold control characters: they are kept in the text and drawn as signs."""
+        strip = super().render_line(y)
+        if strip.text.isprintable():
+            return strip
+        segments = [Segment(safe(s.text), s.style) for s in strip]
+        return Strip(segments).adjust_cell_length(self.size.width)
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "enter":  # TextArea would take it for a line end before any binding

@@ -44,8 +44,9 @@ class EngineStrip(Panel):
                 self.post_message(EngineCommand("run" if view.mode is Mode.PAUSED else "pause"))
 
     def _tabs(self, view: ViewState, room: int) -> list[Span]:
-        wide = room >= 90
-        names = TABS if wide else TABS[1:]
+        all_of_them = sum(len(name) + 4 for name in TABS)
+        wide = room >= all_of_them + 20
+        names = TABS if room >= all_of_them else TABS[1:]
         tabs: list[Span] = []
         for name in names:
             number, here = TABS.index(name), name.lower() == self.tab

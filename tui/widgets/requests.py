@@ -30,15 +30,16 @@ class RequestList(Panel):
     def _line(self, view: ViewState, seq_id: str, width: int) -> Line:
         g = view.glyphs
         mark = g.selected if seq_id == view.selected else " "
-        doing = clip(_doing(view, seq_id), 22, g.ellipsis)
+        room = min(22, max(8, width // 2 - 4))
+        doing = clip(_doing(view, seq_id), room, g.ellipsis)
         tokens = f"{view.past.num_output(seq_id)} tok"
-        title = clip(view.title(seq_id), max(0, width - 4 - 22 - 10), g.ellipsis)
+        title = clip(view.title(seq_id), max(0, width - 4 - room - 10), g.ellipsis)
         style = "" if seq_id in view.state.sequences else "muted"
         target = Target("request", seq_id)
         return [
             Span(f"{view.letter(seq_id)} {mark} ", view.owner(seq_id), target),
-            Span(fit(doing, 22), style, target),
-            Span(fit(title, max(0, width - 4 - 22 - 9)), style, target),
+            Span(fit(doing, room), style, target),
+            Span(fit(title, max(0, width - 4 - room - 9)), style, target),
             Span(tokens.rjust(9), style, target),
         ]
 
@@ -66,6 +67,6 @@ class EventList(Panel):
             sign = view.glyphs.preempted if event.kind == "preempted" else " "
             lines.append([
                 Span(f"{event.step:>5} {sign} ", "faint", target),
-                Span(event.text, _KIND_STYLES.get(event.kind, ""), target),
+                Span(event.text.replace("→", view.glyphs.arrow), _KIND_STYLES.get(event.kind, ""), target),
             ])  # fmt: skip
         return lines or empty("nothing yet")

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import Exit
 
+from mini_infer.commands.bench import bench
 from mini_infer.commands.interrupt import INTERRUPTED, on_interrupt
 from mini_infer.commands.load import load
 from mini_infer.commands.options import debug_option, engine_options, sampling_options, sampling_values
@@ -129,6 +130,7 @@ def export(file: Path, output: Path) -> None:
 
 
 cli.add_command(load)
+cli.add_command(bench)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

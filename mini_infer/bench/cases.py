@@ -46,9 +46,10 @@ def prefill(driver: Driver, limits: Limits, repeats: int = 3) -> Iterator[Figure
         return whole * limits.products(chunk, 0) + last
 
     def measure() -> list[float]:
-        return [driver.first_token(driver.prompt(PROMPT, "prefill", i)) for i in range(repeats + 1)][1:]
+        return [driver.first_token(driver.prompt(PROMPT, "prefill", i)) for i in range(repeats)]
 
     if driver.fits([PROMPT], 1):
+        driver.first_token(driver.prompt(PROMPT, "first"))
         times, (limit,) = beside(measure, products)
         ms = median(times)
         name = f"prefill of {PROMPT:,} tokens"
@@ -166,7 +167,7 @@ def speculation(driver: Driver, limits: Limits, steps: int = 24) -> Iterator[Fig
     yield Figure(f"speculation by {name}", speed, "tok/s", steps, (_ratio("no drafts", "rate", speed, plain, "tok/s"),))
 
 
-CASES: dict[str, Callable[[Driver, Limits], Iterator[Figure]]] = {
+BY_NAME: dict[str, Callable[[Driver, Limits], Iterator[Figure]]] = {
     "prefill": prefill,
     "decode": decode,
     "ttft": first_token,

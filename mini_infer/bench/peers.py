@@ -100,6 +100,8 @@ def running(commands: dict[str, str], logs: Path, **values: str) -> Iterator[lis
     """The servers, each on a free port and warmed up, all of them stopped; ended in any case."""
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with us
+        stack.callback(signal.signal, signal.SIGTERM, before)
         servers = []
         for name, command in commands.items():
             port = free_port()
@@ -225,7 +227,6 @@ def main(
         raise click.UsageError("give at least one of --vllm, --llama-server and --command NAME=COMMAND")
     if llama_server and not gguf:
         raise click.UsageError("--llama-server needs --gguf FILE")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with us
     values = {"model": shlex.quote(model), "dtype": dtype, "gguf": shlex.quote(gguf)}
     try:
         with running(commands, logs, **values) as servers:

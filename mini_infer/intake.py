@@ -29,9 +29,10 @@ def settle_params(
 def _token_ids(prompt: Any) -> list[int]:
     """A list of its own, of plain integers; those of numpy and torch count."""
     try:
-        if isinstance(prompt, str | bytes | Mapping) or any(isinstance(token, bool | str) for token in prompt):
+        tokens = [] if isinstance(prompt, str | bytes | Mapping) else list(prompt)
+        if (not tokens and prompt) or any(isinstance(token, bool) for token in tokens):
             raise TypeError
-        return [operator.index(token) for token in prompt]
+        return [operator.index(token) for token in tokens]
     except TypeError:
         shown = repr(prompt)
         raise UserError(

@@ -141,7 +141,7 @@ class ModelConfig:
         return cls(
             model_type=model_type,
             vocab_size=vocab_size,
-            hidden_size=read.integer("hidden_size", maximum=WIDEST),
+            hidden_size=read.integer("hidden_size"),
             intermediate_size=read.integer("intermediate_size", maximum=WIDEST),
             num_layers=layers,
             num_heads=heads,
@@ -179,7 +179,8 @@ def _model_type(read: JsonReader) -> str:
 
 def _heads(read: JsonReader, model_type: str) -> tuple[int, int, int]:
     """Number of query heads, of key/value heads, and the size of each: `head_dim` wins over hidden/heads."""
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads", maximum=math.isqrt(WIDEST))
+    hidden = read.integer("hidden_size", maximum=WIDEST)
+    heads = read.integer("num_attention_heads", maximum=math.isqrt(WIDEST))
     kv_heads = read.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         raise read.error("num_attention_heads", f"but must be a multiple of num_key_value_heads ({kv_heads})")

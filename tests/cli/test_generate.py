@@ -12,6 +12,7 @@ import pytest
 from mini_infer.cli import cli
 from mini_infer.commands import generate as generate_command
 from mini_infer.config import EngineConfig, option_name
+from mini_infer.engine import InferenceEngine
 from mini_infer.sampling.params import SamplingParams
 from tests.cli.support import Run, feed, refused
 
@@ -120,3 +121,57 @@ def test_every_engine_knob_is_an_option(command: str) -> None:
     knobs = [knob for knob in fields(EngineConfig) if knob.name != "entropy_seed"]
     assert {option_name(knob.name) for knob in knobs} <= offered
     assert "--entropy-seed" not in offered
+
+
+# --- long prompts, cut answers ------------------------------------------------------------------------------------
+
+
+def test_the_progress_says_how_much_of_a_long_prompt_is_read(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Told:
+        def __init__(self, text: Any, *_: object, **__: object) -> None:
+            self.text = text
+
+        def __enter__(self) -> Told:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def stop(self) -> None:
+            pass
+
+    waits: list[Told] = []
+
+    def wait(text: Any, *args: object, **options: object) -> Told:
+        waits.append(Told(text, *args, **options))
+        return waits[-1]
+
+    step = InferenceEngine.step
+
+    def stepped(self: InferenceEngine) -> Any:
+        told.append(waits[-1].text())
+        report = step(self)
+        told.append(waits[-1].text())
+        return report
+
+    monkeypatch.setattr(generate_command, "Waiting", wait)
+    monkeypatch.setattr(InferenceEngine, "step", stepped)
+    assert ask("--raw", "--json", "--max-batch-tokens", 10, "--max-chunk", 10, "--max-running", 1, "a" * 25)[0] == 0
+    told = list(dict.fromkeys(told))
+    assert told[:4] == [*(f"reading the prompt: {n} of 25 tokens" for n in (0, 10, 20)), "answering: 1 tokens"]
+    assert told[-1] == "answering"  # the request has ended
+
+
+def test_an_answer_that_is_cut_says_what_cut_it(ask: Run) -> None:
+    assert ask("hello")[2] == "mini-infer: the answer was cut at --max-tokens 8\n"
+    code, _, err = ask("--max-model-len", 30, "--max-tokens", 100, "--ignore-eos", "hello")
+    assert code == 0 and "the answer was cut after" in err and "the context or the KV cache is full" in err
+    assert ask("--json", "hello")[2] == ""  # the object says it
+
+
+def test_a_context_beyond_the_checkpoints_is_said_once(ask: Run, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    assert ask("--max-model-len", 4096, "hello")[0] == 0
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning == "--max-model-len 4096 is above the context of the checkpoint, which stays: 128 tokens"

@@ -54,6 +54,25 @@ def test_what_is_not_utf_8_is_refused(ask: Run, monkeypatch: pytest.MonkeyPatch)
     assert "the argument 'caf\\udce9' is not UTF-8" in refused(ask("caf\udce9"))
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(
+            ["generate", "hi", option, "x\udce4"]
+            for option in ("--stop", "--model", "--draft", "--revision", "--record")
+        ),
+        ["generate", "\udce4"],
+        ["generate", "hi", "--stop", "a", "--stop=\udce4"],
+        *(["serve", option, "\udcff"] for option in ("--served-model-name", "--api-key", "--host", "--cors-origin")),
+        ["info", "--model", "\udce4"],
+        ["\udce4"],
+    ],
+)
+def test_M2_an_argument_that_is_no_text_is_refused(run: Run, args: list[str]) -> None:
+    said = refused(run(*args))
+    assert "is not UTF-8" in said and "\\udc" in said
+
+
 def test_endless_or_closed_input_is_refused(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate_command, "LONGEST_INPUT", 4)
     feed(monkeypatch, b"hello")
@@ -120,7 +139,9 @@ def test_an_unexpected_error_is_one_line_too(ask: Run, monkeypatch: pytest.Monke
     assert code == 1 and err.startswith("Traceback")
 
 
-def test_an_answer_that_fails_is_said_and_exits_1(run: Run, tmp_path: Path) -> None:
+def test_an_answer_that_fails_is_said_once_and_exits_1(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def poison(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return tensors | {"model.norm.weight": torch.full_like(tensors["model.norm.weight"], torch.nan)}
 
@@ -128,3 +149,21 @@ def test_an_answer_that_fails_is_said_and_exits_1(run: Run, tmp_path: Path) -> N
     code, out, err = run("generate", "hi", "--model", folder, "--json", "--temperature", 0)
     assert code == 1 and json.loads(out)["finish_reason"] == "error"
     assert err.startswith("mini-infer: ") and err.count("\n") == 1
+    assert not caplog.records
+
+
+def test_a_tokenizer_of_another_model_is_named_with_the_remedy(run: Run, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, vocab_size=100)
+    said = refused(run("generate", "hi", "--model", folder))
+    assert f"{folder / 'tokenizer.json'} has " in said and "config.json a vocab_size of 100" in said
+    assert "the tokenizer of another model; fetch both files again" in said
+
+
+def test_a_prompt_that_no_context_holds_is_refused_at_once(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, b"x" * 9_000_000)
+    assert "the messages have over 8,000,000 characters" in refused(ask("-"))
+
+
+def test_a_bad_default_of_the_checkpoint_is_named_with_its_folder(run: Run, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, generation={"top_p": 7})
+    assert f"{folder}: generation_config.json: top_p must be" in refused(run("generate", "hi", "--model", folder))

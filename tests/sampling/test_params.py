@@ -70,11 +70,14 @@ def test_M11_penalties_outside_their_range_are_refused():
 
 def test_T12_empty_stop_texts_are_refused_and_none_is_none():
     for empty in ("", [""], ["a", ""]):
-        with pytest.raises(UserError, match="stop must be texts of at least one character"):
+        with pytest.raises(UserError, match=r"stop must be texts of at least one character, not ''$"):
             SamplingParams(stop=empty)
     assert SamplingParams(stop=[]).stop == SamplingParams(stop=None).stop == ()
     assert SamplingParams(stop="ab").stop == ("ab",)
     assert SamplingParams(stop=["a", "b", "c", "d", "e"]).stop == ("a", "b", "c", "d", "e")
+    for half in ("\udce4", ("\udce4",), ["a", "b\ud800c"]):
+        with pytest.raises(UserError, match=r"stop must be text in UTF-8, of whole characters, not '.*\\u?d[c8]"):
+            SamplingParams(stop=half)
     for wrong in (5, [5], {"a": 1}, b"a"):
         with pytest.raises(UserError, match="stop must be a text or a list of texts"):
             SamplingParams(stop=wrong)

@@ -108,20 +108,24 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, meta: AttentionMetadata) -> 
 def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup) -> Tensor:
     """`q` [b, n, heads, head_dim] over the rows of KV the group names; like `q`."""
     b, n, heads, head_dim = q.shape
-    for rows, room in zip((keys, values), group.room, strict=True):
-        torch.index_select(rows.view(-1, head_dim), 0, group.gather, out=room.view(-1, head_dim))
     k, v = group.room
+    torch.index_select(keys.view(-1, head_dim), 0, group.gather, out=k.view(-1, head_dim))
+    torch.index_select(values.view(-1, head_dim), 0, group.gather, out=v.view(-1, head_dim))
     kv_heads, length = k.shape[1:3]
     sharing = heads // kv_heads
     mask, products = group.mask, q.dtype == torch.bfloat16 and q.device.type == "cpu" and b * n * length > FEW
     if n > FOLD and not products:
         return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, enable_gqa=True).transpose(1, 2)
-    q = q.view(b, n, kv_heads, sharing, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, sharing * n, head_dim)
+    if n > 1:
+        q = q.view(b, n, kv_heads, sharing, head_dim).permute(0, 2, 3, 1, 4)
+    q = q.reshape(b, kv_heads, sharing * n, head_dim)
     if products:
         out = by_products(q, k, v, mask)
     else:
         out = F.scaled_dot_product_attention(q, k, v, mask if mask is None or n == 1 else mask.repeat(1, 1, sharing, 1))
-    return out.view(b, kv_heads, sharing, n, head_dim).permute(0, 3, 1, 2, 4).reshape(b, n, heads, head_dim)
+    if n > 1:
+        out = out.view(b, kv_heads, sharing, n, head_dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(b, n, heads, head_dim)
 
 
 def by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

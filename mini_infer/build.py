@@ -60,7 +60,13 @@ def find_model(options: EngineConfig, *, progress: bool = False) -> Path:
     """The folder of the checkpoint, fetched where it is a repository. Raises UserError where there is none."""
     from mini_infer.models.hub import resolve
 
-    return TARGET if options.model == EMBEDDED else resolve(options.model, options.revision, progress=progress)
+    if options.model != EMBEDDED:
+        return resolve(options.model, options.revision, progress=progress)
+    if options.revision is not None:
+        raise UserError(
+            f"--revision {options.revision} is for repositories, and {EMBEDDED} comes with the package; drop it"
+        )
+    return TARGET
 
 
 def set_up_device(options: EngineConfig) -> str:

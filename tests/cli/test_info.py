@@ -39,6 +39,20 @@ def test_info_plans_the_memory_of_a_model(run: Run, tiny: Path) -> None:
     assert f"Memory plan of {tiny}" in out and "10 blocks of 16: 160 tokens" in out
 
 
+def test_info_says_where_the_cache_holds_less_than_one_context(run: Run, tiny: Path) -> None:
+    args = ("info", "--device", "cpu", "--model", tiny, "--kv-blocks")
+    hint = "The KV cache holds less than one full context: more fit with --kv-blocks or --kv-memory."
+    assert hint in run(*args, 7)[1]  # 112 of 128 tokens
+    assert hint not in run(*args, 8)[1]
+
+
+def test_a_revision_of_the_embedded_model_is_refused_rather_than_ignored(run: Run) -> None:
+    for command in (["info"], ["generate", "hi"]):
+        assert "--revision v1 is for repositories, and demo comes with the package" in refused(
+            run(*command, "--revision", "v1")
+        )
+
+
 def test_version_and_help(run: Run) -> None:
     assert run("--version") == (0, f"mini-infer {__version__}\n", "")
     code, out, _ = run()

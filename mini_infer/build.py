@@ -63,9 +63,7 @@ def find_model(options: EngineConfig, *, progress: bool = False) -> Path:
     if options.model != EMBEDDED:
         return resolve(options.model, options.revision, progress=progress)
     if options.revision is not None:
-        raise UserError(
-            f"--revision {options.revision} is for repositories, and {EMBEDDED} comes with the package; drop it"
-        )
+        raise UserError(f"--revision is for repositories, and {EMBEDDED} comes with the package: drop it")
     return TARGET
 
 

@@ -97,8 +97,11 @@ class ModelConfig:
     identity: str = ""  # names the model in prefix cache keys; stable across processes
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> Self:
-        """Read `config.json`, and `generation_config.json` where there is one. Raises `UserError`."""
+    def from_folder(cls, path: str | Path, *, warn: bool = False) -> Self:
+        """Read `config.json`, and `generation_config.json` where there is one. Raises `UserError`.
+
+        With `warn`, what is odd but harmless is logged.
+        """
         folder = Path(path)
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; give one that holds config.json and *.safetensors")
@@ -110,7 +113,7 @@ class ModelConfig:
         if place.parent.name == "snapshots":  # the hub's cache names a folder by its commit
             name = f"{place.parents[1].name}@{name[:8]}"
         defaults = read_json(generation) if generation.exists() else None
-        return cls.from_dict(config, defaults, f"{name}-{digest[:16]}", folder)
+        return cls.from_dict(config, defaults, f"{name}-{digest[:16]}", folder, warn=warn)
 
     @classmethod
     def from_dict(
@@ -119,6 +122,8 @@ class ModelConfig:
         generation: Mapping[str, Any] | None = None,
         identity: str = "",
         folder: Path = Path(),
+        *,
+        warn: bool = False,
     ) -> Self:
         """Read the contents of the two files of `folder`. Raises `UserError` naming file, key, value and remedy."""
         read = JsonReader(str(folder / "config.json"), config)
@@ -134,7 +139,7 @@ class ModelConfig:
         attention_bias, mlp_bias = _biases(read, model_type)
         eos = defaults.token_ids("eos_token_id") or read.token_ids("eos_token_id")
         ends = tuple(id for id in eos if 0 <= id < vocab_size)
-        if ends != eos:
+        if warn and ends != eos:
             said = "%s: eos_token_id names %s, which a vocabulary of %d does not have: no answer ends there"
             source = defaults if defaults.token_ids("eos_token_id") else read
             logger.warning(said, source.name, ", ".join(str(id) for id in eos if id not in ends), vocab_size)

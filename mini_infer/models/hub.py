@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mini_infer.downloads import snapshot
 from mini_infer.errors import UserError
-from mini_infer.files import read_json
 from mini_infer.models.checkpoint import SINGLE_FILE, read_index
 from mini_infer.models.config import ModelConfig
 
@@ -61,7 +60,7 @@ def _fetch(repository: str, revision: str | None, progress: bool) -> Path:
         adapter = (folder / "adapter_config.json").exists()
         what = "is an adapter (LoRA), not a whole model" if adapter else "has no config.json (GGUF only?)"
         raise UserError(f"{repository} {what}; give a repository in the transformers layout with all its weights")
-    ModelConfig.from_dict(read_json(folder / "config.json"), folder=folder)
+    ModelConfig.from_folder(folder)
     commit = folder.name  # the weights must be those of the same commit
     index = read_index(folder)
     wanted = sorted(set(index.values())) if index else [SINGLE_FILE]

@@ -87,7 +87,7 @@ def inspect_checkpoint(folder: Path, dtype: str | torch.dtype | None = None) -> 
     `load_model_from_safetensors` does. Allocates nothing.
     """
     stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not DERIVED.search(name)}
-    config = ModelConfig.from_folder(folder)
+    config = ModelConfig.from_folder(folder, warn=True)
     compute = parse_dtype(dtype) or parse_dtype(config.dtype) or _prevailing_dtype(stored)
     stored, config = _settle_head(stored, config, compute)
     if config.num_layers > len(stored):  # laid out they would take minutes, even without memory

@@ -51,7 +51,8 @@ class Plan:
         return Extent(requests=requests, duration_s=self.duration_s, cancel_rate=self.cancel_rate)
 
     def num_warmup(self, level: Level) -> int:
-        return self.warmup if self.warmup is not None else min(level.concurrency or 4, 8)
+        """One for each stream, so that all connections are open before anything counts."""
+        return self.warmup if self.warmup is not None else min(level.concurrency or 4, 64)
 
 
 class Watcher(Observer, Protocol):
@@ -94,6 +95,12 @@ class Campaign:
 
     async def run(self) -> None:
         """Measures everything. Ends after a level in which all requests failed: the next would tell no more."""
+        try:
+            await self._run()
+        finally:
+            await self._runner.aclose()
+
+    async def _run(self) -> None:
         if self._monitor.meter is not None:
             self._watcher.phase("measuring the idle machine", None, None)
             await self._monitor.measure_idle()

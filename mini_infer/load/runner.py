@@ -54,13 +54,25 @@ class LevelRun:
 
 
 class Runner:
-    """Runs levels with clients made by `make_client`. `stop` set by anyone ends the level that runs, and all later."""
+    """Runs levels with clients made by `make_client`. `stop` set by anyone ends the level that runs, and all later.
+
+    Clients are kept from level to level, so that a warm-up opens the connections that a level then measures on.
+    """
 
     def __init__(self, make_client: Callable[[], Client], clock: Clock, observer: Observer) -> None:
         self.stop = asyncio.Event()
         self._make_client = make_client
         self._clock = clock
         self._observer = observer
+        self._idle: list[Client] = []
+
+    async def aclose(self) -> None:
+        for client in self._idle:
+            await client.aclose()
+        self._idle.clear()
+
+    def _client(self) -> Client:
+        return self._idle.pop() if self._idle else self._make_client()
 
     async def run(self, level: Level, conversations: Iterator[Conversation], extent: Extent, seed: str) -> LevelRun:
         """One level. What runs when time is up, or on `stop`, is cut off and recorded as unfinished."""
@@ -88,19 +100,18 @@ class Runner:
 
     async def _closed(self, level: Level, work: _Work, records: list[Record]) -> None:
         async def worker() -> None:
-            client = self._make_client()
+            client = self._client()
             try:
                 while not self.stop.is_set() and (begun := work.next()) is not None:
                     await self._converse(client, *begun, work, records, None)
             finally:
-                await client.aclose()
+                self._idle.append(client)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(level.concurrency or 1):
                 workers.create_task(worker())
 
     async def _open(self, level: Level, work: _Work, records: list[Record], seed: str, start: float) -> None:
-        idle: list[Client] = []
         seats = asyncio.Semaphore(level.cap) if level.cap else None
 
         async def one(number: int, conversation: Conversation, scheduled: float) -> None:
@@ -110,25 +121,21 @@ class Runner:
                 except asyncio.CancelledError:
                     records.append(_never_sent(number, self._clock(), scheduled))
                     raise
-            client = idle.pop() if idle else self._make_client()
+            client = self._client()
             try:
                 await self._converse(client, number, conversation, work, records, scheduled)
             finally:
-                idle.append(client)
+                self._idle.append(client)
                 if seats is not None:
                     seats.release()
 
-        try:
-            async with asyncio.TaskGroup() as running:
-                for after in level.arrivals(f"{seed} arrivals"):
-                    if self.stop.is_set() or (begun := work.next()) is None:
-                        break
-                    if (wait := start + after - self._clock()) > 0:
-                        await asyncio.sleep(wait)
-                    running.create_task(one(*begun, start + after))
-        finally:
-            for client in idle:
-                await client.aclose()
+        async with asyncio.TaskGroup() as running:
+            for after in level.arrivals(f"{seed} arrivals"):
+                if self.stop.is_set() or (begun := work.next()) is None:
+                    break
+                if (wait := start + after - self._clock()) > 0:
+                    await asyncio.sleep(wait)
+                running.create_task(one(*begun, start + after))
 
     async def _converse(
         self,

@@ -50,6 +50,7 @@ def run_level(
             talks = make_workload(WorkloadOptions(output_tokens=5, **workload)).conversations("1")  # type: ignore[arg-type]
             other = asyncio.create_task(meanwhile(runner, served)) if meanwhile else None
             run = await runner.run(level, talks, extent, "1")
+            await runner.aclose()
             if other is not None:
                 await other
             return run, served, counted

@@ -39,7 +39,9 @@ def measure(url: str, level: Level, requests: int, tokens: int) -> LevelRun:
         runner = Runner(lambda: Client(Target(url, "m")), time.perf_counter, Counted())
         workload = make_workload(WorkloadOptions(output_tokens=tokens))
         await runner.run(level, workload.conversations("warm"), Extent(requests=level.concurrency or 1), "w")
-        return await runner.run(level, workload.conversations("1"), Extent(requests=requests), "1")
+        run = await runner.run(level, workload.conversations("1"), Extent(requests=requests), "1")
+        await runner.aclose()
+        return run
 
     return asyncio.run(main())
 
@@ -54,7 +56,7 @@ def near(found: float | None, truth: float) -> None:
 def test_every_figure_is_true(streams: int) -> None:
     ttft, gap, tokens = 0.2, 0.05, 21
     with delayed(ttft, gap) as url:
-        found: Figures = figures(measure(url, Level(concurrency=streams), 2 * streams, tokens), Slo())
+        found: Figures = figures(measure(url, Level(concurrency=streams), 3 * streams, tokens), Slo())
     shown = (found.ttft_ms.p50, found.tpot_ms.p50, found.itl_ms.p50, found.itl_ms.p99, found.e2e_ms.p50)
     print(f"\n{streams}: {shown}, {found.output_tok_s} tok/s, client {found.client_cpu_share:.1%} of a core")
     total = 1e3 * (ttft + (tokens - 1) * gap)

@@ -59,14 +59,14 @@ class FakeOpenAI:
             case "/tokenize" if self.tokenizer:
                 await out.json({"tokens": list(range(300, 400)), "count": 100})
             case "/chat/completions" | "/completions":
-                await self._generate(request.body, out)
+                await self._generate(request, out)
             case _:
                 await out.json({"error": {"message": "not here"}}, "404 Not Found")
 
     def _is(self, every: int) -> bool:
         return every > 0 and self.asked % every == 0
 
-    async def _generate(self, body: dict[str, Any], out: Connection) -> None:
+    async def _generate(self, request: Request, out: Connection) -> None:
         self.asked += 1
         if self._is(self.fail_every):
             await out.json({"error": {"message": "as ordered"}}, self.fail_with)
@@ -78,20 +78,19 @@ class FakeOpenAI:
                 while True:  # until the client has gone
                     await out.chunk(b": still here\n\n")
                     await asyncio.sleep(0.005)
-            await self._answer(body, out)
+            await self._answer(request.body, request.at, out)
         finally:
             if self.leak:
                 self.leak -= 1
             else:
                 self.running -= 1
 
-    async def _answer(self, body: dict[str, Any], out: Connection) -> None:
+    async def _answer(self, body: dict[str, Any], begin: float, out: Connection) -> None:
         prompt = str(body.get("messages") or body.get("prompt"))
         digest = hashlib.sha256(prompt.encode()).digest()
         count = body["max_tokens"]
         texts = [SYLLABLES[digest[i % 32] % 20] + " " for i in range(count)]
         wrong = count // 2 if self._is(self.corrupt_every) else None
-        begin = time.perf_counter()
         await out.start()
         if "messages" in body:
             await out.chunk(role())

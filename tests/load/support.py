@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -151,10 +152,11 @@ class Connection:
 
 @dataclass
 class Request:
-    number: int  # of all requests with a body
+    number: int  # of all requests for text
     method: str
     path: str
     body: dict[str, Any]
+    at: float  # when it came
 
 
 Handler = Callable[[Request, Connection], Awaitable[None]]
@@ -167,6 +169,7 @@ class Served:
     url: str = ""
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    generations: int = 0
     running: int = 0
     peak: int = 0
 
@@ -184,12 +187,14 @@ async def serving(handler: Handler) -> AsyncIterator[Served]:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                at = time.perf_counter()
                 method, path, _ = head.split(" ", 2)
                 length = next(
                     (int(x.split(":")[1]) for x in head.split("\r\n") if x.lower().startswith("content-length:")), 0
                 )
                 body = json.loads(await reader.readexactly(length)) if length else {}
-                request = Request(len(served.asked("completions")), method, path, body)
+                request = Request(served.generations, method, path, body, at)
+                served.generations += path.endswith("completions")
                 served.requests.append(request)
                 served.running += 1
                 served.peak = max(served.peak, served.running)

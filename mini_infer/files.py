@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from mini_infer.errors import UserError
+from mini_infer.errors import UserError, is_utf8
 
 # What people have in place of the file they meant, by its first bytes.
 MISTAKEN = (
@@ -19,7 +20,8 @@ MISTAKEN = (
 
 def corrupt(path: Path, why: object, start: bytes = b"") -> UserError:
     """The error for a file that is not whole: what it is by its `start`, else `why`."""
-    why = next((f"it is {what}" for sign, what in MISTAKEN if start.startswith(sign)), why)
+    said = " ".join(str(why).split())
+    why = next((f"it is {what}" for sign, what in MISTAKEN if start.startswith(sign)), said[:200])
     return UserError(f"{path} is incomplete or corrupt ({why}); fetch it again")
 
 
@@ -53,4 +55,6 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         raise corrupt(path, error, text[:64].encode(errors="replace")) from None
     if not isinstance(value, dict):
         raise corrupt(path, f"a JSON object is expected, not {type(value).__name__}")
+    if re.search(r"\\u[dD][89a-fA-F]", text) and not is_utf8(json.dumps(value, ensure_ascii=False)):
+        raise corrupt(path, "half a character, a lone surrogate, in one of its texts")
     return value

@@ -58,7 +58,10 @@ class Tokenizer:
         if files.add_bos and self.bos_token is not None and files.tokenizer.get("post_processor") is None:
             self._prefix = [control[self.bos_token]]
 
-        decoder = TokenBytes(files.tokenizer.get("decoder"))
+        try:
+            decoder = TokenBytes(files.tokenizer.get("decoder"))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise corrupt(files.folder / "tokenizer.json", f"decoder: {error!r}") from error
         self.one_mark_per_byte = decoder.one_mark_per_byte
         """How a broken character is shown: U+FFFD for each of its bytes, or one for the whole."""
         self._decoder = functools.cache(decoder)
@@ -175,7 +178,9 @@ def _load(files: TokenizerFiles) -> Backend:
     """The library's tokenizer, with the added tokens that only tokenizer_config.json lists."""
     try:
         backend = Backend.from_str(files.text)
-    except Exception as error:  # the library raises this bare
+    except BaseException as error:  # the library raises this bare, and where it panics something that is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise corrupt(files.folder / "tokenizer.json", error) from error
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for id, token in files.added:

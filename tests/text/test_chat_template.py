@@ -246,6 +246,7 @@ def test_a_failing_or_endless_template_is_one_readable_line(source: str, monkeyp
         render(source)
     text = str(caught.value)
     assert text.startswith("the chat template") and "\n" not in text and len(text) < 700
+    assert "send the prompt raw (generate --raw, or the completions route)" in text
 
 
 def test_what_honest_templates_do_with_long_texts_is_no_growth(tmp_path: Path) -> None:

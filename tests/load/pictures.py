@@ -1,4 +1,4 @@
-"""`python -m tests.load.pictures FOLDER`: the pictures of the load generator, of a real run on that checkpoint.
+"""`python -m tests.load.pictures demo`: the pictures of the load generator, of a real run on that model.
 
 Writes load-dashboard.svg, load-dashboard.png, load-report.html and load-report.png into screenshots/.
 """
@@ -61,12 +61,12 @@ def main(folder: str) -> None:
         slo=Slo(ttft=500, tpot=50),
         seed=1,
     )
-    workload = WorkloadOptions(output_tokens=16)
+    workload = WorkloadOptions(output_tokens=24)
     session = Session(
         plan=plan,
         workload=workload,
-        own=("--model", folder, "--draft", "ngram"),
-        settings={"workload": "chat", "output_tokens": 16, "requests": 32, "draft": "ngram"},
+        own=("--model", folder),
+        settings={"workload": "chat", "output_tokens": 24, "requests": 32},
     )
     cameras: list[Camera] = []
 
@@ -76,6 +76,8 @@ def main(folder: str) -> None:
 
     report = asyncio.run(run(session, watch))
     print(to_markdown(report))
+    if not cameras[0].svg:
+        sys.exit("the run ended before its picture was taken")
     OUT.mkdir(exist_ok=True)
     (OUT / "load-dashboard.svg").write_text(cameras[0].svg, encoding="utf-8")
     (OUT / "load-dashboard.png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=cameras[0].svg)))

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mini_infer")
 
 DEFAULT_BLOCKS = 256
-
 MAX_DRAFT_FAILURES = 3
 """So many failures in a row end drafting for good: reason `FAILED`."""
 
@@ -56,15 +55,13 @@ class InferenceEngine:
     Args:
         model: the weights, from `load_model_from_safetensors`.
         config: their `ModelConfig`.
-        num_blocks, block_size, device: size of the KV pool (default 256 blocks of 16 tokens) and where it lives, which
-            is where the model is; each wins over the same knob of `options`, and must be what that may be.
+        num_blocks, block_size, device: size of the KV pool (default 256 blocks of 16 tokens) and where it lives, with
+            the model; each wins over the same knob of `options`. Raises UserError for what cannot work.
         options: all further knobs.
         tokenizer: gives outputs their text; without one they are ids only, and stop strings are refused.
         proposer: drafts tokens for the target to verify; None is what `options.draft` names, "none" or "ngram" (a
             draft model comes with `build_engine`).
         runner, sampler: stand-ins for tests; `model` may then be None.
-
-    Raises UserError for a pool, a device or options that cannot work.
     """
 
     def __init__(
@@ -112,9 +109,8 @@ class InferenceEngine:
         self.runner = runner
         self.sampler = sampler
         self.proposer = proposer
-        self.max_model_len = min(
-            options.max_model_len or config.max_position_embeddings, config.max_position_embeddings
-        )
+        context = config.max_position_embeddings
+        self.max_model_len = min(options.max_model_len or context, context)
         # All that the rows of a block depend on besides its tokens.
         self._identity = f"{config.identity}|{model.dtype if model is not None else ''}"
         pool = BlockPool(num_blocks, block_size)

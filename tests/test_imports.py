@@ -65,6 +65,19 @@ def test_what_is_refused_at_once_loads_nothing_heavy(args: list[str]) -> None:
     assert _command(args, code=2) == set()
 
 
+@pytest.mark.parametrize("args", [["tui", "--help"], ["tui", "--replay", "no-such-file"]])
+def test_the_playground_is_not_loaded_before_it_is_shown(args: list[str]) -> None:
+    """What a replay needs is light; without a terminal nothing more is loaded."""
+    assert "torch" not in _command(args, code=0 if "--help" in args else 2)
+
+
+def test_the_playground_loads_no_torch_and_the_rest_no_textual() -> None:
+    assert "torch" not in loaded("import tui.app, tui.run, tui.client.replay")
+    with pytest.raises(subprocess.CalledProcessError):
+        code = "import mini_infer.cli, mini_infer.api.server, mini_infer.commands.tui, tui.model.observer, sys"
+        loaded(f"{code}\nassert 'textual' in sys.modules")
+
+
 def _command(args: list[str], code: int) -> set[str]:
     """Runs the command line in a fresh interpreter, expects that exit code, and returns what is loaded then."""
     run = f"try:\n    main({args})\nexcept SystemExit as end:\n    assert end.code == {code}"

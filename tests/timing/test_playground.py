@@ -16,6 +16,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from fcntl import ioctl
 from pathlib import Path
 
@@ -45,7 +46,10 @@ class Terminal:
         text = ""
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0 and select.select([self.master], [], [], left)[0]:
-            text += os.read(self.master, 1 << 16).decode(errors="replace")
+            try:
+                text += os.read(self.master, 1 << 16).decode(errors="replace")
+            except OSError:  # it has ended
+                raise AssertionError(f"the command ended: {self.seen[-800:]}{text[-800:]}") from None
         self.seen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
         return text
 
@@ -71,8 +75,9 @@ class Terminal:
     def close(self) -> None:
         os.write(self.master, b"\x11")
         end = time.perf_counter() + 30
-        while self.process.poll() is None and time.perf_counter() < end:
-            self.read(0.1)
+        with suppress(AssertionError):
+            while self.process.poll() is None and time.perf_counter() < end:
+                self.read(0.1)
         self.process.kill()
         os.close(self.master)
 

@@ -168,9 +168,9 @@ class Panel(Widget, can_focus=True):
         if self._rows is None:
             self._rows = self.rows(self.view, self.size) if self.view is not None else []
         if y >= len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.size.width, self.style(""))
         segments = [Segment(span.text, self.style(span.style)) for span in self._rows[y] if span.text]
-        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+        return Strip(segments).adjust_cell_length(self.size.width, self.style(""))
 
     def style(self, names: str) -> Style:
         """The style of blank-separated names."""

@@ -18,9 +18,6 @@ from mini_infer.batch import Batch, Span
 FOLD = 16
 """Spans of up to this many rows are batched, and the query heads that share a key head become query rows."""
 
-FEW = 1024
-"""Up to so many pairs of query row and key, SDPA's single call is the fastest."""
-
 SHORTEST_BUCKET = 128
 """Lengths up to this one share a bucket: a further group costs more than the padding it saves."""
 
@@ -111,9 +108,9 @@ def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup
     k, v = group.room
     torch.index_select(keys.view(-1, head_dim), 0, group.gather, out=k.view(-1, head_dim))
     torch.index_select(values.view(-1, head_dim), 0, group.gather, out=v.view(-1, head_dim))
-    kv_heads, length = k.shape[1:3]
+    kv_heads = k.shape[1]
     sharing = heads // kv_heads
-    mask, products = group.mask, q.dtype == torch.bfloat16 and q.device.type == "cpu" and b * n * length > FEW
+    mask, products = group.mask, q.dtype == torch.bfloat16 and q.device.type == "cpu"
     if n > FOLD and not products:
         return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, enable_gqa=True).transpose(1, 2)
     if n > 1:
@@ -132,7 +129,8 @@ def by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention as two batched products with the softmax between them; like `q` [b, kv_heads, sharing * n, head_dim].
 
     `mask` [b, 1, n, L] is that of each query head. On a CPU's bf16 two to three times as fast as SDPA, whose tiles are
-    too small for oneDNN; in exchange, each score is rounded to the model's precision once.
+    too small for oneDNN; in exchange, each score is rounded to the model's precision once. All of bf16 takes this way
+    or none: rounded otherwise alone than in a batch, answers would differ by more than a tie.
     """
     (b, kv_heads, rows, head_dim), length = q.shape, k.shape[2]
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)

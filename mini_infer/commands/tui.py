@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from mini_infer.errors import UserError
 
 TUI_OPTIONS = "record replay speed ascii theme".split()
 
-DEMO_BLOCKS = 96
-"""So few that each is seen, and that a handful of requests fills them: queues, evictions and preemptions show."""
 
 FILE = click.Path(path_type=Path)
 
@@ -51,23 +48,9 @@ def run(values: dict[str, Any], engine: EngineConfig) -> int:
 
         client: Any = ReplayClient(replay, 10.0 if speed is None else speed or None)
     else:
-        client = _live(engine, record, speed)
+        from tui.client.in_process import connect
+
+        client = connect(engine, record, speed)
     from tui.run import run as show
 
     return show(client, ascii=values["ascii"], theme=values["theme"])
-
-
-def _live(engine: EngineConfig, record: Path | None, given: float | None) -> Any:
-    from mini_infer.build import build_engine
-    from tui.client.in_process import InProcessClient
-
-    speed = given or None
-    if engine.model == "demo":  # fast enough to be watched, and the same rounds for everybody
-        engine = replace(engine, draft_tokens=4) if engine.draft_tokens == "auto" else engine
-        if engine.kv_blocks is None and engine.kv_memory is None:
-            engine = replace(engine, kv_blocks=DEMO_BLOCKS)
-        speed = 10.0 if given is None else speed
-    client = InProcessClient(lambda progress: build_engine(engine, progress=progress), engine, record)
-    if speed is not None:
-        client.set_speed(speed)
-    return client

@@ -31,6 +31,9 @@ log = logging.getLogger("mini_infer")
 RING = 8_192
 """Reports that may wait for a screen that stands still for a while; beyond them, it starts again from a snapshot."""
 
+DEMO_BLOCKS = 96
+"""So few that each is seen, and that a handful of requests fills them: queues, evictions and preemptions show."""
+
 Build = Callable[["Progress"], "InferenceEngine"]
 
 
@@ -196,3 +199,21 @@ class InProcessClient:
 
     def clear_cache(self) -> None:
         self._service.reset_prefix_cache()
+
+
+def connect(options: EngineConfig, record: Path | None = None, speed: float | None = None) -> InProcessClient:
+    """A client of the engine that `options` describe. `speed`: most steps a second, 0 is full speed.
+
+    The demo pair starts slow enough to be watched, with the same rounds for everybody, in a pool that fills.
+    """
+    from mini_infer.build import build_engine
+
+    if options.model == "demo":
+        options = replace(options, draft_tokens=4) if options.draft_tokens == "auto" else options
+        if options.kv_blocks is None and options.kv_memory is None:
+            options = replace(options, kv_blocks=DEMO_BLOCKS)
+        speed = 10.0 if speed is None else speed
+    client = InProcessClient(lambda progress: build_engine(options, progress=progress), options, record)
+    if speed:
+        client.set_speed(speed)
+    return client

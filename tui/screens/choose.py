@@ -18,7 +18,7 @@ _CSS = """
     %s { align: center middle; background: $background 60%%; }
     %s Vertical { width: 60; max-width: 100%%; height: auto; max-height: 100%%; background: $panel;
                   border: solid $primary; padding: 0 1; overflow-y: auto; }
-    %s Input { border: none; height: 1; background: $surface; margin: 0 0 0 2; }
+    %s Input, %s Input:focus { border: none; height: 1; background: $surface; margin: 0 0 0 2; padding: 0 1; }
     %s Label { height: 1; }
     %s OptionList { border: none; background: $panel; height: auto; }
 """
@@ -28,7 +28,7 @@ class BreakScreen(ModalScreen[BreakOn | None]):
     """Which conditions pause the engine."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f8", "done", "Done", id="break_done")]
-    DEFAULT_CSS = _CSS % (("BreakScreen",) * 5)
+    DEFAULT_CSS = _CSS % (("BreakScreen",) * 6)
 
     def __init__(self, breaks: BreakOn) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class SamplingScreen(ModalScreen[Sampling | None]):
         Binding("escape", "cancel", "Cancel", id="sampling_cancel"),
         Binding("enter", "done", "Set", id="sampling_done", priority=True),
     ]
-    DEFAULT_CSS = _CSS % (("SamplingScreen",) * 5)
+    DEFAULT_CSS = _CSS % (("SamplingScreen",) * 6)
 
     def __init__(self, sampling: Sampling) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class TextScreen(ModalScreen[str | None]):
     """One line of text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", id="text_cancel")]
-    DEFAULT_CSS = _CSS % (("TextScreen",) * 5)
+    DEFAULT_CSS = _CSS % (("TextScreen",) * 6)
 
     def __init__(self, question: str, value: str = "") -> None:
         super().__init__()

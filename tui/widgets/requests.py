@@ -33,13 +33,13 @@ class RequestList(Panel):
         room = min(22, max(8, width // 2 - 4))
         doing = clip(_doing(view, seq_id), room, g.ellipsis)
         tokens = f"{view.past.num_output(seq_id)} tok"
-        title = clip(view.title(seq_id), max(0, width - 4 - room - 10), g.ellipsis)
+        title = clip(view.title(seq_id), max(0, width - 4 - room - 11), g.ellipsis)
         style = "" if seq_id in view.state.sequences else "muted"
         target = Target("request", seq_id)
         return [
             Span(f"{view.letter(seq_id)} {mark} ", view.owner(seq_id), target),
-            Span(fit(doing, room), style, target),
-            Span(fit(title, max(0, width - 4 - room - 9)), style, target),
+            Span(fit(doing, room) + " ", style, target),
+            Span(fit(title, max(0, width - 4 - room - 10)), style, target),
             Span(tokens.rjust(9), style, target),
         ]
 

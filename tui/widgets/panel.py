@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -115,9 +115,17 @@ class Panel(Widget, can_focus=True):
     # --- data -------------------------------------------------------------------------------------------------------
 
     def show(self, view: ViewState) -> None:
-        """Draw this from now on."""
-        self.view = view
-        self.redraw()
+        """Draw this from now on; only lines that differ are sent to the screen."""
+        before, self.view = self._rows, view
+        if before is None or not self.size:
+            self.redraw()
+            return
+        self._rows = now = self.rows(view, self.size)
+        common = min(len(before), len(now))
+        changed = [y for y in range(common) if before[y] != now[y]]
+        changed += range(common, max(len(before), len(now)))
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def redraw(self) -> None:
         """Draw again, after a change of the panel's own (its cursor, its zoom)."""

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from mini_infer.api.errors import ApiError, ClientGone
+from mini_infer.api.errors import ApiError, ClientGone, shutting_down
 from mini_infer.api.serving import Serving
 
 log = logging.getLogger("mini_infer")
@@ -38,10 +38,10 @@ class Outermost:
         state = scope.setdefault("state", {})
         asked = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = asked if re.fullmatch(rb"[!-~]{1,128}", asked) else b"req-" + uuid4().hex.encode()
-        began, status, is_stream = perf_counter(), 0, False
+        began, status, is_stream, is_whole = perf_counter(), 0, False, False
 
         async def noting(message: Any) -> None:
-            nonlocal status, is_stream
+            nonlocal status, is_stream, is_whole
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = list(message.get("headers", []))
@@ -50,6 +50,7 @@ class Outermost:
             try:
                 async with asyncio.timeout(self._serving.options.send_timeout):
                     await send(message)
+                is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
             except TimeoutError:
                 state["outcome"] = "timeout"
                 await _cut(receive)
@@ -58,6 +59,11 @@ class Outermost:
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             await self._app(inner, receive, noting)
+        except asyncio.CancelledError:  # a forced end: this task is over, and the server would print it as a fault
+            if not status:
+                await _send(noting, shutting_down())
+            elif not is_whole:
+                await _cut(receive)
         except Exception as error:
             if state.get("outcome") == "timeout":
                 return

@@ -173,7 +173,8 @@ def test_a_client_that_stops_reading_delays_nobody() -> None:
 
 def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     """Its memory is bounded, and after the send timeout it is gone."""
-    with server(scripted_engine(endless("word " * 40), context=60_000, num_blocks=8000), send_timeout=1.0) as served:
+    engine = scripted_engine(endless("word " * 40), step_s=0.002, context=60_000, num_blocks=8000)
+    with server(engine, send_timeout=1.0) as served:
         small_send_buffers(served)
         deaf = RawStream(served, CHAT, body(max_tokens=50_000), receive_buffer=2048)
         deaf.read_until(b"content")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice, takewhile
+from itertools import chain, groupby, islice, pairwise, takewhile
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -179,10 +179,17 @@ class Lookback:
 
 
 def rate(steps: Sequence[StepRecord]) -> float | None:
-    """Output tokens per second after the first of these steps."""
-    if len(steps) < 2 or steps[-1].t <= steps[0].t:
-        return None
-    return sum(s.tokens for s in steps[1:]) / (steps[-1].t - steps[0].t)
+    """Output tokens per second after the first of these steps. Idle time and pauses between them do not count."""
+    seconds = sum(_seconds(before, step) for before, step in pairwise(steps))
+    return sum(s.tokens for s in steps[1:]) / seconds if seconds > 0 else None
+
+
+def _seconds(before: StepRecord, step: StepRecord) -> float:
+    """What a step took, with the wait before it where there was work: an engine may be slowed down to be watched."""
+    if before.blocks_used and step.seq == before.seq + 1:
+        return step.t - before.t
+    d = step.durations
+    return (d.schedule + d.draft + d.forward + d.sample + d.commit) / 1e3 if d is not None else 0.0
 
 
 def _until(records: Iterable[R], seq: int) -> Iterator[R]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,7 +83,7 @@ class ViewState:
     def decode(self, tokens: Iterable[int], newline: str | None = None) -> str:
         """The text of several tokens, safe to draw; line ends as a sign unless told otherwise."""
         pieces = self.state.pieces
-        text = "".join(pieces.get(t, f"<{t}>") for t in tokens)
+        text = whole("".join(pieces.get(t, f"<{t}>") for t in tokens))
         return safe(text, self.glyphs.newline if newline is None else newline)
 
     def title(self, seq_id: str) -> str:
@@ -106,6 +107,14 @@ def turns(text: str) -> list[tuple[str, str]]:
         elif body.strip():
             found.append(("", body.strip()))
     return found
+
+
+_BYTES = re.compile(r"(?:\\x[89a-f][0-9a-f])+")
+
+
+def whole(text: str) -> str:
+    """Pieces of tokens put together: the bytes of a character that lay in several tokens are one character again."""
+    return _BYTES.sub(lambda m: bytes.fromhex(m[0].replace("\\x", "")).decode(errors="backslashreplace"), text)
 
 
 def prompt_title(text: str) -> str:

@@ -24,4 +24,5 @@ def check_room(scheduler: ContinuousScheduler, sequences: int, max_waiting: int 
     room = max_waiting + (0 if crowded else scheduler.max_running - scheduler.seats)
     waiting = sum(s.n for s in queue)
     if waiting + sequences > room:
-        raise QueueFull(f"{waiting} sequences are waiting, and at most {max_waiting} may: try again later")
+        told = f"{waiting} wait and {sequences} more would be too many (--max-waiting {max_waiting}): try again later"
+        raise QueueFull(told)

@@ -21,7 +21,7 @@ class ModelNames:
             last = Path(model).resolve().name or "model"
         low = last.lower()
         self.served = served or (model if is_repository else last)
-        self.root = model
+        self.root = model if is_repository else last  # where a folder lies is nobody's affair
         self._known = {self.served, model, last, low, low.removesuffix("-instruct")}
         self._any = any_model
 

@@ -46,8 +46,9 @@ class ServerOptions:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}: it must be at least {least}")
         for name in ("drain_seconds", "sse_keepalive", "send_timeout"):
             value = getattr(self, name)
+            rule = "above 0" if name == "send_timeout" else "at least 0"
             if not 0 <= value < 1e9 or (name == "send_timeout" and value == 0):
-                raise UserError(f"--{name.replace('_', '-')} is {value}: it must be a number of seconds")
+                raise UserError(f"--{name.replace('_', '-')} is {value}: it must be a number of seconds, {rule}")
 
     @property
     def is_exposed(self) -> bool:

@@ -14,6 +14,7 @@ import click
 
 from mini_infer.commands.terminal import note
 from mini_infer.config import EngineConfig, parse_size
+from mini_infer.errors import UserError
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +89,11 @@ def run(values: dict[str, Any], engine: EngineConfig) -> None:
     from mini_infer.api.serving import Serving
     from mini_infer.build import build_engine
 
-    options = ServerOptions(**values | {"body_limit": parse_size(values["body_limit"])})
+    try:
+        body_limit = parse_size(values["body_limit"])
+    except UserError as error:
+        raise UserError(f"--body-limit: {error}") from None
+    options = ServerOptions(**values | {"body_limit": body_limit})
     sock = bind(options.host, options.port)
     url = url_of(sock)
     serving = Serving(partial(build_engine, engine, progress=True), options, engine.model)

@@ -18,16 +18,13 @@ from mini_infer.batch import Batch, Span
 FOLD = 16
 """Spans of up to this many rows are batched, and the query heads that share a key head become query rows."""
 
-LENGTH_STEP = 64
-"""Lengths of products are multiples of this."""
-
 SHORTEST_BUCKET = 128
 """Lengths up to this one share a bucket: a further group costs more than the padding it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """b spans of n query rows each, over L rows of KV (the longest span's or a few more; others are padded)."""
+    """b spans of n query rows each, over L rows of KV (the longest span's; shorter ones are padded)."""
 
     rows: Tensor  # [b, n] rows of the batch
     slots: Tensor  # [b, L] KV slots; padding points to the span's own first row
@@ -51,14 +48,14 @@ def build_metadata(
     batch: Batch, device: torch.device | str, dtype: torch.dtype, kv_heads: int, head_dim: int
 ) -> AttentionMetadata:
     """Index tensors for `batch`, for a model of this precision and shape. Does nothing per position in Python."""
-    positions, like = torch.tensor(batch.positions, device=device), torch.empty(0, dtype=dtype, device=device)
+    positions = torch.tensor(batch.positions, device=device)
     grouped: dict[tuple[int, ...], list[Span]] = {}
     for span in sorted(batch.spans, key=lambda span: span.first_row):
         bucket = max(SHORTEST_BUCKET, 1 << (span.kv_len - 1).bit_length())
         key = (bucket, span.num_rows) if span.num_rows <= FOLD else (bucket, span.num_rows, span.first_row)
         grouped.setdefault(key, []).append(span)
-    slots = max((len(part) * padded_length(part, like) for part in grouped.values()), default=0)
-    room = like.new_empty(2, slots, kv_heads, head_dim)
+    slots = max((len(part) * max(span.kv_len for span in part) for part in grouped.values()), default=0)
+    room = torch.empty(2, slots, kv_heads, head_dim, dtype=dtype, device=device)
     groups = tuple(_group(part, positions, batch.block_size, room) for part in grouped.values())
     return AttentionMetadata(positions, torch.tensor(batch.slots, device=device), groups)
 
@@ -66,7 +63,7 @@ def build_metadata(
 def _group(spans: list[Span], positions: Tensor, block_size: int, room: Tensor) -> AttentionGroup:
     """`room` [2, slots, kv_heads, head_dim] has space for the KV of this group; all groups use it in turn."""
     device = positions.device
-    longest = padded_length(spans, room)
+    longest = max(span.kv_len for span in spans)
     width = -(-longest // block_size)
     first_rows = torch.tensor([span.first_row for span in spans], device=device)
     rows = first_rows[:, None] + torch.arange(spans[0].num_rows, device=device)
@@ -84,21 +81,6 @@ def _group(spans: list[Span], positions: Tensor, block_size: int, room: Tensor) 
     kv_heads, head_dim = room.shape[2:]
     room = room[:, : slots.numel()].view(2, len(spans), kv_heads, longest, head_dim)
     return AttentionGroup(rows, slots, mask, by_head(slots, kv_heads), room)
-
-
-def padded_length(spans: list[Span], like: Tensor) -> int:
-    """L of a group: that of its longest span, where it attends by products up to the next multiple of `LENGTH_STEP`.
-
-    oneDNN prepares a product anew for every shape, which takes longer than a small product itself: lengths that repeat
-    make that once in many steps.
-    """
-    longest = max(span.kv_len for span in spans)
-    return -(-longest // LENGTH_STEP) * LENGTH_STEP if takes_products(like) else longest
-
-
-def takes_products(like: Tensor) -> bool:
-    """Whether attention in this precision, on this device, is two products (`by_products`)."""
-    return like.dtype == torch.bfloat16 and like.device.type == "cpu"
 
 
 def by_head(slots: Tensor, kv_heads: int) -> Tensor:
@@ -128,7 +110,7 @@ def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup
     torch.index_select(values.view(-1, head_dim), 0, group.gather, out=v.view(-1, head_dim))
     kv_heads = k.shape[1]
     sharing = heads // kv_heads
-    mask, products = group.mask, takes_products(q)
+    mask, products = group.mask, q.dtype == torch.bfloat16 and q.device.type == "cpu"
     if n > FOLD and not products:
         return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, enable_gqa=True).transpose(1, 2)
     if n > 1:
@@ -156,7 +138,6 @@ def by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     scores = torch.baddbmm(nothing, q, k.transpose(1, 2), beta=0, alpha=head_dim**-0.5)
     if mask is not None:
         n = mask.shape[2]
-        # What comes before the rows of a single span is seen by all of them; behind them may be padding.
-        first = max(0, length - LENGTH_STEP - n) if b == 1 else 0
+        first = length - n if b == 1 else 0  # what comes before the rows of a single span is seen by all of them
         scores.view(b, -1, n, length)[..., first:].add_(mask[..., first:])
     return torch.bmm(scores.softmax(-1), v).view(b, kv_heads, rows, head_dim)

@@ -149,14 +149,3 @@ def test_a_single_decode_needs_no_mask() -> None:
     (group,) = build_metadata(make_batch([(77, 1)]), "cpu", torch.float32, 2, 4).groups
     assert group.mask is None
     assert group.slots.shape == (1, 78)
-
-
-def test_lengths_of_products_repeat_from_step_to_step() -> None:
-    """oneDNN prepares a product for each new shape: a decode that grows must not meet a new one at every step."""
-    shapes = {
-        tuple(build_metadata(make_batch([(length, 1)]), "cpu", torch.bfloat16, 3, 8).groups[0].room.shape)
-        for length in range(100, 300)
-    }
-    assert len(shapes) <= 5
-    (exact,) = build_metadata(make_batch([(100, 1)]), "cpu", torch.float64, 3, 8).groups
-    assert exact.room.shape[3] == 101 and exact.mask is None

@@ -34,7 +34,8 @@ def test_logits_agree_with_transformers(name: str) -> None:
     model, config = load_model_from_safetensors(folder, dtype="float32")
     driver = PagedDriver(model, config, num_blocks=8)
     whole = driver.step([("whole", ids)])["whole"]
-    torch.testing.assert_close(whole, expected, atol=1e-4, rtol=0)
+    # The README's promise: for logits up to about 10, and in proportion beyond (those of SmolLM2 reach 39).
+    torch.testing.assert_close(whole, expected, atol=1e-4 * max(1.0, expected.abs().max().item() / 10), rtol=0)
     steps = [driver.step([("steps", ids[:9])])["steps"]]
     steps += [driver.step([("steps", [token])])["steps"] for token in ids[9:]]
     torch.testing.assert_close(torch.cat(steps), expected, atol=1e-3, rtol=0)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,9 @@ async def _signals() -> AsyncIterator[_Signals]:
     signals, loop = _Signals(), asyncio.get_running_loop()
     taken = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        try:
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows has none; another thread must not
             loop.add_signal_handler(number, signals, number)
             taken.append(number)
-        except (NotImplementedError, RuntimeError, ValueError):  # no such thing here, or not the main thread
-            pass
     try:
         yield signals
     finally:

@@ -18,7 +18,8 @@ from mini_infer.sampling.params import SamplingParams
 from mini_infer.speculative.build import build_proposer
 from tests.support.checkpoints import VOCAB, tiny_model
 from tests.support.engines import Hooks, Run, expected, expected_logprobs, preempt_when, prompt, tiny, tiny_tokenizer
-from tests.support.fake import Mirror, idle
+from tests.support.fake import idle
+from tests.support.watch import Mirror
 
 DRAFTS = {"self": lambda: tiny("qwen2"), "other": lambda: tiny_model("qwen2", torch.float64, seed=9)}
 

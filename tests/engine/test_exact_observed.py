@@ -8,7 +8,7 @@ from mini_infer.observe.events import decode_report, encode
 from mini_infer.observe.state import decode_state, fold_all
 from mini_infer.sampling.params import SamplingParams
 from tests.support.engines import Run, choices, prompt, tiny_engine
-from tests.support.fake import Mirror
+from tests.support.watch import Mirror
 
 
 class Late(Mirror):

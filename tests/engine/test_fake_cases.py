@@ -8,7 +8,8 @@ from mini_infer.errors import UserError
 from mini_infer.intake import ContextLengthError
 from mini_infer.observe.events import Miss
 from mini_infer.sampling.params import SamplingParams
-from tests.support.fake import VOCAB, Watch, fake_answer, fake_engine, idle, prompts
+from tests.support.fake import VOCAB, fake_answer, fake_engine, idle, prompts
+from tests.support.watch import Watch
 
 
 def cached(watch: Watch, *args, **kwargs) -> int:

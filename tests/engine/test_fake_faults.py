@@ -9,7 +9,8 @@ import pytest
 from mini_infer import commit as commit_module
 from mini_infer.observe.state import EngineState
 from mini_infer.scheduler.integrity import IntegrityError
-from tests.support.fake import NAN, Watch, fake_answer, fake_engine, idle, prompts, raising
+from tests.support.fake import NAN, fake_answer, fake_engine, idle, prompts, raising
+from tests.support.watch import Watch
 
 POINTS = ["before_run", "after_run", "before_resolve"]
 

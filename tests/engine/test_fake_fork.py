@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake import Watch, fake_answer, fake_engine, idle, prompts, raising
+from tests.support.fake import fake_answer, fake_engine, idle, prompts, raising
+from tests.support.watch import Watch
 
 
 def copies(watch: Watch) -> list[tuple[int, int]]:

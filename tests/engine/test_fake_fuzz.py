@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mini_infer.errors import UserError
 from mini_infer.scheduler.continuous import ContinuousScheduler
 from mini_infer.scheduler.plan import StepPlan
-from tests.support.fake import VOCAB, Watch, fake_engine, idle, mix
+from tests.support.fake import VOCAB, fake_engine, idle, mix
+from tests.support.watch import Watch
 
 HEADS = [[mix(7, head, p) % VOCAB for p in range(40)] for head in range(3)]
 RUNS = int(os.environ.get("MINI_INFER_FUZZ_RUNS", "0"))

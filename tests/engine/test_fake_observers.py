@@ -8,7 +8,8 @@ import pytest
 
 from mini_infer.observe.events import Control, decode_report, encode
 from mini_infer.observe.state import decode_state, fold, fold_all
-from tests.support.fake import Mirror, Watch, fake_engine, idle, prompts, raising
+from tests.support.fake import fake_engine, idle, prompts, raising
+from tests.support.watch import Mirror, Watch
 
 
 class Fragile(Mirror):

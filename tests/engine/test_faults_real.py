@@ -19,8 +19,8 @@ from tests.support.engines import (
     run_one,
     tiny_engine,
 )
-from tests.support.fake import Mirror
 from tests.support.integrity import check_integrity
+from tests.support.watch import Mirror
 
 
 def greedy(count, **more):

@@ -15,7 +15,8 @@ from mini_infer.observe.state import fold, fold_all
 from mini_infer.observe.trace_file import FileSink, read_trace
 from mini_infer.sampling.params import SamplingParams
 from tests.observe.test_perfetto import check_format, rows, spans
-from tests.support.fake import FakeRunner, Watch, fake_engine
+from tests.support.fake import FakeRunner, fake_engine
+from tests.support.watch import Watch
 
 
 def lively_run(seed: int, path: Path, *, late: int = 0) -> Watch:

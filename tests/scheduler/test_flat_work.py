@@ -12,7 +12,8 @@ import pytest
 
 from mini_infer.engine import InferenceEngine
 from mini_infer.sampling.params import SamplingParams
-from tests.support.fake import VOCAB, FakeRunner, Mirror, fake_engine, mix
+from tests.support.fake import VOCAB, FakeRunner, fake_engine, mix
+from tests.support.watch import Mirror
 
 RUNNING, WAITING = 16, 1000
 

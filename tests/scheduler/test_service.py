@@ -10,7 +10,8 @@ from mini_infer.errors import UserError
 from mini_infer.intake import ContextLengthError
 from mini_infer.observe.events import Wait
 from mini_infer.scheduler.continuous import MAX_BYPASS, ContinuousScheduler
-from tests.support.fake import Watch, fake_engine, idle, prompts
+from tests.support.fake import fake_engine, idle, prompts
+from tests.support.watch import Watch
 
 
 def planned(watch: Watch) -> dict[str, int]:

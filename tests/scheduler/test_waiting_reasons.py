@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mini_infer.observe.events import Wait
 from mini_infer.scheduler.waiting import WaitingQueue
-from tests.support.fake import Watch, fake_engine, prompts
+from tests.support.fake import fake_engine, prompts
+from tests.support.watch import Watch
 
 
 def reasons(watch: Watch) -> dict[str, Wait | None]:

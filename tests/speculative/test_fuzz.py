@@ -22,7 +22,8 @@ from mini_infer.scheduler.sequence import Sequence as Seq
 from mini_infer.speculative.adaptive import Adaptive, Costs, StepTimes
 from mini_infer.speculative.draft_model import DraftModel
 from mini_infer.speculative.prompt_lookup import PromptLookup
-from tests.support.fake import NAN, VOCAB, FakeRunner, Watch, draw, fake_engine, idle, mix
+from tests.support.fake import NAN, VOCAB, FakeRunner, draw, fake_engine, idle, mix
+from tests.support.watch import Watch
 
 RUNS = int(os.environ.get("MINI_INFER_FUZZ_RUNS", "0"))
 HEADS = [[mix(7, head, p) % VOCAB for p in range(40)] for head in range(3)]

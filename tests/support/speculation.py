@@ -24,7 +24,7 @@ from mini_infer.speculative.prompt_lookup import PromptLookup
 from mini_infer.speculative.proposer import Drafts, Proposer
 from tests.support.checkpoints import tiny_model
 from tests.support.engines import Job, Run, tiny, tiny_tokenizer
-from tests.support.fake import Mirror
+from tests.support.watch import Mirror
 
 DRAFTS = ("good", "near", "bad", "ngram")
 """The target itself, the target with some noise, another model, and no model at all."""

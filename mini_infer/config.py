@@ -48,7 +48,7 @@ class EngineConfig:
     """
 
     model: str = _knob(
-        "demo",
+        EMBEDDED,
         "text",
         "The checkpoint: a folder, a Hugging Face repository (owner/name), or demo, the small model that comes with "
         "mini-infer.",

@@ -29,9 +29,7 @@ class AttentionGroup:
     rows: Tensor  # [b, n] rows of the batch
     slots: Tensor  # [b, L] KV slots; padding points to the span's own first row
     mask: Tensor | None  # [b, 1, n, L], 0 where visible and -inf where not; None where every row sees all of L
-    gather: (
-        Tensor  # [b * kv_heads * L] the same slots for each head: rows of a layer's KV as [slots * kv_heads, head_dim]
-    )
+    gather: Tensor  # [b * kv_heads * L] these slots head by head (`by_head`)
     room: Tensor  # [2, b, kv_heads, L, head_dim] where layer after layer gathers its keys and values
 
 

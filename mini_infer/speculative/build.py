@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mini_infer.config import EMBEDDED, EngineConfig
 from mini_infer.demo import DRAFT
 from mini_infer.errors import UserError
-from mini_infer.speculative.adaptive import Adaptive, Fixed, Policy
+from mini_infer.speculative.adaptive import Costs, policy_of
 from mini_infer.speculative.proposer import Proposer
 from mini_infer.text.tokenizer import Tokenizer
 
@@ -65,11 +65,8 @@ def build_proposer(
     """
     if options.drafter == "none":
         return None
-    policy: Policy
-    if options.draft_tokens == "auto":
-        policy = Adaptive(drafts_free=options.drafter == "ngram")
-    else:
-        policy = Fixed(options.draft_tokens)
+    k = None if options.draft_tokens == "auto" else options.draft_tokens
+    policy = policy_of(k, Costs(), drafts_free=options.drafter == "ngram")
     if options.drafter == "ngram":
         from mini_infer.speculative.prompt_lookup import PromptLookup
 

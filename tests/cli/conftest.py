@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_infer.cli import main
-from tests.cli.support import Run
 from tests.support.checkpoints import write_checkpoint
+from tests.support.command import Run, runner
 
 
 @pytest.fixture(scope="session")
@@ -18,16 +17,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command and returns (exit code, standard output, standard error)."""
-
-    def call(*args: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return int(end.value.code or 0), captured.out, captured.err
-
-    return call
+    return runner(capsys)
 
 
 @pytest.fixture

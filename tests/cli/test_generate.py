@@ -14,7 +14,7 @@ from mini_infer.commands import generate as generate_command
 from mini_infer.config import EngineConfig, option_name
 from mini_infer.engine import InferenceEngine
 from mini_infer.sampling.params import SamplingParams
-from tests.cli.support import Run, feed, refused
+from tests.support.command import Run, feed, refused
 
 KEYS = ["text", "token_ids", "finish_reason", "usage", "timings", "speculation"]
 

@@ -16,7 +16,7 @@ import pytest
 from mini_infer.commands import generate as generate_command
 from mini_infer.commands.interrupt import exit_at_once, on_interrupt
 from mini_infer.engine import InferenceEngine
-from tests.cli.support import Run
+from tests.support.command import Run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_infer.commands import terminal
-from tests.cli.support import Run, refused
+from tests.support.command import Run, refused
 
 FULL = Path("/dev/full")
 SHOWING = {

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mini_infer.commands import generate as generate_command
-from tests.cli.support import Run, feed, refused
 from tests.support.checkpoints import write_checkpoint
+from tests.support.command import Run, feed, refused
 
 
 @pytest.mark.parametrize(

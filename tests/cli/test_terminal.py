@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mini_infer.commands import terminal
-from tests.cli.support import Terminal
 from tests.support.checkpoints import write_checkpoint
+from tests.support.command import Terminal
 
 
 @pytest.mark.parametrize("args", [["--help"], ["info"], ["generate", "hi", "--max-tokens", "400", "--ignore-eos"]])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tests.cli.support import Run, refused
+from tests.support.command import Run, refused
 
 
 def test_a_recording_becomes_perfetto_json(ask: Run, run: Run, tmp_path: Path) -> None:

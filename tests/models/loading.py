@@ -17,6 +17,7 @@ from mini_infer.errors import UserError
 from mini_infer.models.config import ModelConfig
 from mini_infer.models.loader import load_model_from_safetensors
 from mini_infer.models.transformer import Transformer
+from tests.support.checkpoints import config_dict
 from tests.support.paged import PagedDriver
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -88,3 +89,28 @@ def with_header(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], by
         return struct.pack("<Q", len(raw)) + raw + data[8 + length :]
 
     return edit
+
+
+def write_200_mb(folder: Path, shards: int = 1, **changes: Any) -> Path:
+    """A checkpoint of 200 MB of bf16, no tensor above 17 MB."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 6, "vocab_size": 8192}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": None}
+    config = config_dict("llama", torch_dtype="bfloat16", **sizes, **heads, **changes)
+    (folder / "config.json").write_text(json.dumps(config))
+    model = Transformer(ModelConfig.from_dict(config), torch.bfloat16)
+    tensors = {name: torch.ones_like(tensor) for name, tensor in model.checkpoint_parameters().items()}
+    if shards == 1:
+        save_file(tensors, folder / FILE)
+    else:
+        save_sharded(folder, tensors, shards)
+    return folder
+
+
+def save_sharded(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
+    names = sorted(tensors)
+    files = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
+    parts = [names[number::shards] for number in range(shards)]
+    for file, part in zip(files, parts, strict=True):
+        save_file({name: tensors[name] for name in part}, folder / file)
+    weight_map = {name: file for file, part in zip(files, parts, strict=True) for name in part}
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 
 from mini_infer.models import linear
-from mini_infer.models.config import ModelConfig
 from mini_infer.models.linear import Linear, packs
 from mini_infer.models.runner import ModelRunner
-from mini_infer.models.transformer import Transformer
-from tests.support.checkpoints import config_dict, tiny_model
+from tests.models.loading import write_200_mb
+from tests.support.checkpoints import tiny_model
 from tests.support.paged import PagedDriver
 
 MB = 10**6
@@ -113,22 +111,7 @@ print(json.dumps({"before": before, "peak": resident("VmHWM"), "held": held, "la
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the peak and the start")
 def test_packing_holds_one_product_twice_at_most(tmp_path: Path) -> None:
     """200 MB of bf16 in 17 MB pieces: the peak of load and packing is what is held in the end, and one piece."""
-    config = config_dict(
-        "llama",
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=6,
-        vocab_size=8192,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=None,
-        torch_dtype="bfloat16",
-        tie_word_embeddings=False,
-    )
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model = Transformer(ModelConfig.from_dict(config), torch.bfloat16)
-    tensors = {name: torch.ones_like(tensor) for name, tensor in model.checkpoint_parameters().items()}
-    save_file(tensors, tmp_path / "model.safetensors")
+    write_200_mb(tmp_path, tie_word_embeddings=False)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

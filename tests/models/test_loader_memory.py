@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from mini_infer.models.checkpoint import stored_tensors
-from mini_infer.models.config import ModelConfig
-from mini_infer.models.transformer import Transformer
-from tests.support.checkpoints import config_dict
+from tests.models.loading import save_sharded, write_200_mb
 from tests.support.real import QWEN, SMOLLM, real_checkpoint
 
 MB = 10**6
@@ -70,39 +67,10 @@ def assert_within_promise(measured: dict[str, int]) -> None:
     assert measured["peak"] <= 1.15 * measured["held"] + measured["largest"] + 450 * MB, measured
 
 
-def save_sharded(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
-    names = sorted(tensors)
-    files = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
-    parts = [names[number::shards] for number in range(shards)]
-    for file, part in zip(files, parts, strict=True):
-        save_file({name: tensors[name] for name in part}, folder / file)
-    weight_map = {name: file for file, part in zip(files, parts, strict=True) for name in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-
-
 @pytest.fixture(scope="module", params=[1, 2], ids=["one file", "two shards"])
 def synthetic(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 MB of bf16, no tensor above 17 MB."""
-    folder = tmp_path_factory.mktemp("synthetic")
-    config = config_dict(
-        "llama",
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=6,
-        vocab_size=8192,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=None,
-        torch_dtype="bfloat16",
-    )
-    (folder / "config.json").write_text(json.dumps(config))
-    model = Transformer(ModelConfig.from_dict(config), torch.bfloat16)
-    tensors = {name: torch.ones_like(tensor) for name, tensor in model.checkpoint_parameters().items()}
-    if request.param == 1:
-        save_file(tensors, folder / "model.safetensors")
-    else:
-        save_sharded(folder, tensors, request.param)
-    return folder
+    return write_200_mb(tmp_path_factory.mktemp("synthetic"), request.param)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak alone, without a start, shows too little")

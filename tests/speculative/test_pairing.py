@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from mini_infer.build import build_engine
-from mini_infer.cli import main
 from mini_infer.config import EngineConfig
 from mini_infer.errors import UserError
 from mini_infer.sampling.params import SamplingParams
@@ -23,9 +22,8 @@ from mini_infer.speculative.prompt_lookup import PromptLookup
 from mini_infer.text.tokenizer import Tokenizer
 from tests.support import tokenizers
 from tests.support.checkpoints import ENDOFTEXT, IM_END, VOCAB, write_checkpoint
+from tests.support.command import Run, refused, runner
 from tests.support.engines import run_all, run_one
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +38,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*args: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return int(end.value.code or 0), captured.out, captured.err
-
-    return call
+    return runner(capsys)
 
 
 def changed(folder: Path, copy: Path, edit: Callable[[dict[str, Any]], None], file: str = "tokenizer.json") -> Path:
@@ -63,13 +54,6 @@ def swap(content: dict[str, Any]) -> None:
     vocab = content["model"]["vocab"]
     by_id = {id: token for token, id in vocab.items()}
     vocab[by_id[100]], vocab[by_id[200]] = 200, 100
-
-
-def refused(result: tuple[int, str, str]) -> str:
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.startswith("mini-infer: ") and err.count("\n") == 1
-    return err
 
 
 # --- tokenizers -----------------------------------------------------------------------------------------------------

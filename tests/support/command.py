@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""A command as a user runs it, and what it said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
+from mini_infer.cli import main
+
 Run = Callable[..., tuple[int, str, str]]
+
+
+def runner(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command and returns (exit code, standard output, standard error)."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return run
 
 
 class Terminal(io.StringIO):

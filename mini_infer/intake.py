@@ -41,12 +41,16 @@ def _token_ids(prompt: Any) -> list[int]:
 
 
 class ContextLengthError(UserError):
-    """The prompt leaves no room for one token. Carries both numbers, in tokens, for an error object."""
+    """The prompt leaves no room for one token. Carries both numbers, in tokens, for an error object.
 
-    def __init__(self, message: str, prompt_tokens: int, limit: int) -> None:
+    `by_cache`: the KV cache sets the limit, not the model.
+    """
+
+    def __init__(self, message: str, prompt_tokens: int, limit: int, *, by_cache: bool = False) -> None:
         super().__init__(message)
         self.prompt_tokens = prompt_tokens
         self.limit = limit
+        self.by_cache = by_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +105,5 @@ class Limits:
                     f"of which at least one is for the answer: {remedy}",
                     length,
                     limit,
+                    by_cache=limit < self.max_model_len,
                 )

@@ -101,7 +101,8 @@ def as_api_error(error: Exception, fields: Iterable[str] = ()) -> ApiError:
         case ApiError():
             return error
         case ContextLengthError():
-            return too_long(error.prompt_tokens, error.limit, "messages" if "messages" in fields else "prompt")
+            param = "messages" if "messages" in fields else "prompt"
+            return too_long(error.prompt_tokens, error.limit, param, by_cache=error.by_cache)
         case UserError():
             return bad(str(error), _blamed(str(error), {*fields} - {"model"}))  # a text may speak of the model itself
         case QueueFull():
@@ -113,11 +114,15 @@ def as_api_error(error: Exception, fields: Iterable[str] = ()) -> ApiError:
     return ApiError(500, "internal_error", f"the server failed: {type(error).__name__}")
 
 
-def from_decoding(error: DecodeError | RecursionError | UnicodeDecodeError) -> ApiError:
+def from_decoding(error: DecodeError | RecursionError | UnicodeDecodeError, body: bytes) -> ApiError:
     """Why a body is not JSON, or not the JSON of the request: the field and what was expected."""
     text = str(error)
     if not isinstance(error, ValidationError):
         text = "nested too deeply" if isinstance(error, RecursionError) else text
+        if ("truncated" in text or "surrogate" in text) and (
+            half := _HALF_CHARACTER.search(body)
+        ):  # the decoder misses the other half
+            text = f"{half[0].decode()} is half a character: both halves of a surrogate pair must be there"
         return bad(f"the body is not valid JSON: {text}", None, "invalid_json")
     what, _, path = text.partition(" - at `")
     param = _dotted(path)
@@ -128,6 +133,9 @@ def from_decoding(error: DecodeError | RecursionError | UnicodeDecodeError) -> A
         return bad(f"the body must be a JSON object: {what[:1].lower()}{what[1:]}", None, "invalid_json")
     code = "invalid_type" if "got" in what else "invalid_value"
     return bad(f"{param}: {what[:1].lower()}{what[1:]}", param, code)
+
+
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
 def _dotted(path: str) -> str:
@@ -142,20 +150,20 @@ def _blamed(message: str, fields: Iterable[str]) -> str | None:
     return places[min(places)] if places else None
 
 
-def too_long(tokens: int | str, limit: int, param: str) -> ApiError:
-    """Clients look for these very words to cut a conversation and try again."""
+def too_long(tokens: int | str, limit: int, param: str, *, by_cache: bool = False) -> ApiError:
+    """Clients look for these very words to cut a conversation and try again. `by_cache` as in ContextLengthError."""
     message = (
         f"This model's maximum context length is {limit} tokens, but the prompt is too long: "
         f"your {param} {'have' if param == 'messages' else 'has'} {tokens} tokens, and at least one more is for the "
         "answer (context_length_exceeded)."
-    )
+    ) + " The limit is that of the server's KV cache, not the model's own: --kv-blocks raises it." * by_cache
     return bad(message, param, "context_length_exceeded")
 
 
 _BY_STATUS = {
     401: ("invalid_api_key", "an API key is needed, as Authorization: Bearer …"),
-    404: ("not_found", "there is nothing at this path"),
-    405: ("method_not_allowed", "this path does not take that method"),
+    404: ("not_found", "there is nothing at this path: /schema lists what there is"),
+    405: ("method_not_allowed", "this path does not take that method: the Allow header names those it does"),
 }
 
 

@@ -7,12 +7,13 @@ server is told to be strict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import msgspec
 
 from mini_infer.api.errors import ApiError, bad
+from mini_infer.api.schemas import Message, StreamOptions
 
 HARMLESS = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
@@ -22,6 +23,13 @@ HARMLESS = frozenset(
 MAX_FIELDS = 1_000
 
 IGNORED_HEADER = "x-mini-infer-ignored-params"
+
+
+_NESTED: Mapping[str, Set[str]] = {
+    "stream_options": {*StreamOptions.__struct_fields__, "include_obfuscation"},
+    "messages": {*Message.__struct_fields__, "refusal", "annotations", "audio", "function_call", "id"},
+}
+"""Fields with fields of their own: those that are read, and those that clients send back as they got them."""
 
 
 def _one_of(*values: Any) -> Callable[[Any], bool]:
@@ -94,20 +102,38 @@ _WORDS = {
 }
 
 
-def check(fields: Mapping[str, msgspec.Raw], known: Iterable[str], *, strict: bool) -> list[str]:
-    """The names of fields that nobody knows, which are ignored. Raises ApiError for those that are refused."""
+def check(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct], *, strict: bool) -> list[str]:
+    """The names of fields that nobody knows, which are ignored. Raises ApiError for those that are refused.
+
+    `kind` is the struct that the fields are read as.
+    """
     if len(fields) > MAX_FIELDS:
         raise bad(f"the body has {len(fields)} fields: at most {MAX_FIELDS} are read", None)
-    known = set(known)
+    known = set(kind.__struct_fields__)
     for name in (fields.keys() & _HARMLESS_IF.keys()) - known:
         value = msgspec.json.decode(fields[name])
         if value is not None and not _HARMLESS_IF[name](value):
             raise _refused(name, value)
     _check_tools(fields)
     unknown = sorted(fields.keys() - HARMLESS - _HARMLESS_IF.keys() - {"tools", "tool_choice"} - known)
+    unknown += [name for field in known & fields.keys() & _NESTED.keys() for name in _nested(field, fields[field])]
     if unknown and strict:
-        raise bad(f"unknown field: {unknown[0]}", unknown[0], "unknown_parameter")
+        names = ", ".join(unknown[:20])
+        message = f"unknown field{'s' * (len(unknown) > 1)}: {names} (a server without --strict-params ignores them)"
+        raise bad(message, unknown[0], "unknown_parameter")
     return unknown
+
+
+def _nested(field: str, value: msgspec.Raw) -> Iterator[str]:
+    """What nobody knows within a field, each name once, where it comes first: `messages.0.nmae`."""
+    known, seen = _NESTED[field], set[str]()
+    found: Any = msgspec.json.decode(value, type=dict[str, msgspec.Raw] | list[dict[str, msgspec.Raw]] | None)
+    for number, each in enumerate(found if isinstance(found, list) else [found or {}]):
+        place = f"{field}.{number}" if isinstance(found, list) else field
+        for name in sorted(each.keys() - known - seen):
+            if bytes(each[name]) != b"null":
+                seen.add(name)
+                yield f"{place}.{name}"
 
 
 def _refused(name: str, value: Any) -> ApiError:

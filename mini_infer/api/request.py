@@ -65,7 +65,11 @@ class ApiRequest(Request[Any, Any, Any]):
                 parts.clear()
             more = event.get("more_body", False)
         if too_big:
-            raise ApiError(413, "request_too_large", f"the body is larger than {limit} bytes")
+            raise ApiError(
+                413,
+                "request_too_large",
+                f"the body is larger than {limit} bytes: send less, or start the server with a larger --body-limit",
+            )
         return b"".join(parts)
 
     async def json(self) -> Any:
@@ -80,9 +84,9 @@ class ApiRequest(Request[Any, Any, Any]):
             given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             data = msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise from_decoding(error) from None
+            raise from_decoding(error, body) from None
         serving = self.app.state.serving
-        self.ignored = fields.check(given, kind.__struct_fields__, strict=serving.options.strict_params)
+        self.ignored = fields.check(given, kind, strict=serving.options.strict_params)
         serving.note_ignored(self.ignored)
         return data
 

@@ -343,3 +343,14 @@ def test_T17_naughty_strings(tiny: Server, part: int) -> None:
         tokens = tiny.post("/tokenize", prompt=text).json()["tokens"]
         if (text.isascii() or len(text) > 500) and "<|" not in text:  # nothing in it that the normaliser changes
             assert tiny.post("/detokenize", tokens=tokens).json()["prompt"] == text
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\udbffx", "\\ud800\\u0041"])
+def test_half_a_character_is_told_from_a_body_that_ends_early(tiny: Server, half: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "{half}"}}]}}'.encode()
+    headers = {"content-type": "application/json"}
+    assert "half a character" in refused(tiny.http.post(CHAT, content=body, headers=headers), code="invalid_json")
+    cut = refused(tiny.http.post(CHAT, content=b'{"messages": [{"role"', headers=headers), code="invalid_json")
+    assert "truncated" in cut and "half" not in cut
+    whole = body.replace(half.encode(), b"\\ud83d\\ude42")
+    assert tiny.http.post(CHAT, content=whole, headers=headers).status_code == 200

@@ -65,9 +65,31 @@ def test_H23_unknown_fields_are_ignored_named_and_counted(tiny: Server) -> None:
     assert 'mini_infer_ignored_params_total{param="foo"}' in tiny.http.get("/metrics").text
 
 
+NESTED: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "a", "refusal": None}, {"role": "user", "content": "x", "nmae": "y"}],
+    "stream": True,
+    "stream_options": {"inclde_usage": True, "include_obfuscation": False},
+}
+
+
+def test_H23_what_nobody_knows_within_a_field_is_named_too(tiny: Server) -> None:
+    answer = tiny.chat(**NESTED)
+    assert answer.status_code == 200
+    assert set(answer.headers["x-mini-infer-ignored-params"].split(", ")) == {
+        "messages.1.nmae", "stream_options.inclde_usage",
+    }  # fmt: skip
+    kept = {"role": "assistant", "content": "b", "refusal": None, "annotations": [], "audio": None, "odd": None}
+    answer = tiny.chat(messages=[{"role": "user", "content": "a"}, kept, {"role": "user", "content": "c"}])
+    assert answer.status_code == 200 and "x-mini-infer-ignored-params" not in answer.headers
+
+
 def test_H23_strict_servers_refuse_unknown_fields_alone() -> None:
     with server(scripted_engine([5]), strict_params=True) as strict:
         refused(strict.chat(foo={}), "foo", "unknown_parameter")
+        said = refused(strict.chat(foo={}, bar=1), "bar", "unknown_parameter")
+        assert "bar, foo" in said and "--strict-params" in said
+        said = refused(strict.chat(**NESTED), code="unknown_parameter")
+        assert "messages.1.nmae" in said and "stream_options.inclde_usage" in said
         assert strict.chat(**HARMLESS).status_code == 200
 
 

@@ -83,7 +83,7 @@ def test_H13_prompts_around_the_context(stream: bool) -> None:
 def test_a_prompt_larger_than_the_cache_is_a_400() -> None:
     with server(scripted_engine([5], num_blocks=4, context=4096)) as small:
         message = refused(small.complete([7] * 64), "prompt", "context_length_exceeded")
-        assert "64 tokens" in message
+        assert "64 tokens" in message and "--kv-blocks" in message
         assert small.complete([7] * 63).status_code == 200
 
 

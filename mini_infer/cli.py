@@ -34,9 +34,9 @@ class _File(click.Path):
     """The name of a file; not empty, which would be the folder one is in."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return (
-            super().convert(value, param, ctx) if str(value) else self.fail("the name of a file is empty", param, ctx)
-        )
+        if not str(value):
+            self.fail("the name of a file is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 _FILE = _File(path_type=Path)

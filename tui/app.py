@@ -66,7 +66,7 @@ class Playground(Chatting):
         self.too_small = Static("needs 80x24", id="too-small")
         self._dirty = True
         self._chosen = False
-        self._failed: str | None = None
+        self.failed: str | None = None
         for each in THEMES:
             self.register_theme(each)
         self.theme = theme
@@ -132,10 +132,10 @@ class Playground(Chatting):
 
     def _tell(self, update: Update) -> None:
         self.loading_bar.show(update.loading, update.failed)
-        if update.failed is not None and update.failed != self._failed:
+        if update.failed is not None and update.failed != self.failed:
             self.say(update.failed, "error")
             self.chat_failed(update.failed)
-            self._failed = update.failed
+            self.failed = update.failed
         for note in update.notes:
             self.say(note, "warning")
         if update.stopped_for is not None:

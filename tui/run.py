@@ -16,20 +16,26 @@ SHOWN_LINES = 20
 
 
 def run(client: EngineClient, *, ascii: bool = False, theme: str = "mini-dark") -> int:
-    """Shows the playground until it is left; returns the exit code. Raises UserError."""
+    """Shows the playground until it is left; returns the exit code.
+
+    Raises UserError, also where the engine never came to be: the screen that told so is gone.
+    """
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.__stderr__ is not None and os.isatty(2)):
         raise UserError("the playground needs a terminal; generate and serve work without one")
     from textual.theme import BUILTIN_THEMES
 
     from tui.app import Playground
+    from tui.pastes import cleaned
     from tui.themes import THEMES
 
     names = [*(each.name for each in THEMES), *BUILTIN_THEMES]
     if theme not in names:
         raise UserError(f"there is no theme {theme!r}: take one of {', '.join(names)}")
-    with screen_of_our_own():
+    with screen_of_our_own(), cleaned():
         app = Playground(client, ascii=ascii, theme=theme)
         code = app.run()
+    if app.failed is not None and app.observer is None:
+        raise UserError(app.failed)
     return code or app.return_code or 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 KEYS = """# Keys
 
-Letters and digits work outside the text field: *escape* leaves it, *i* or *enter* goes back.
+Letters and digits work outside the text field: *escape* leaves it (*tab* while an answer runs, which
+escape stops), *i* or *enter* goes back.
 
 | key | does |
 |---|---|

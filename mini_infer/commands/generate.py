@@ -82,7 +82,7 @@ def run(
         llm = LLM(engine=engine)
         ids = llm.encode(prompt) if raw else llm.encode_chat(prompt)
         engine.limits.check(ids, params.with_defaults(engine.config.generation))  # before a recording is begun
-    with _recording(engine, record), _said_once():
+    with _recording(engine, record) as sink, _said_once():
         result = _answer(engine, llm.stream(ids, params, raw=True), len(ids), show=not as_json)
     shown = json.dumps(_object(result, engine.proposer)) if as_json else ""  # ASCII: one line to all readers of lines
     write(shown + "\n")
@@ -91,7 +91,9 @@ def run(
         return 1
     if result.finish_reason == "length" and not as_json:
         note(f"mini-infer: {_cut(result, params)}")
-    return INTERRUPTED if result.finish_reason == "abort" else 0
+    if result.finish_reason == "abort":
+        return INTERRUPTED
+    return 1 if sink is not None and sink.error is not None else 0  # of which the log has told
 
 
 def _answer(engine: InferenceEngine, stream: Stream, prompt_tokens: int, *, show: bool) -> GenerationResult:
@@ -147,17 +149,17 @@ def _said_once() -> Iterator[None]:
 
 
 @contextmanager
-def _recording(engine: InferenceEngine, file: Path | None) -> Iterator[None]:
+def _recording(engine: InferenceEngine, file: Path | None) -> Iterator[FileSink | None]:
     """While open, every step of the engine goes to `file`."""
     if file is None:
-        yield
+        yield None
         return
     import torch
 
     sink = FileSink(file, asdict(engine.options), {"torch": str(torch.__version__)})
     engine.attach(sink)
     try:
-        yield
+        yield sink
     finally:
         engine.detach(sink)
         sink.close()

@@ -84,7 +84,8 @@ def is_trace(start: bytes) -> bool:
 class FileSink:
     """Records to `path`, in place of an older trace. Raises UserError as `check_target` does, and where it cannot open.
 
-    Every line goes to the system at once. Where the disk takes no more, `start` and `emit` raise UserError.
+    Every line goes to the system at once. Where the disk takes no more, `start` and `emit` raise UserError, which stays
+    as `error`: an engine detaches a sink that raises, and goes on.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class FileSink:
         known = {FORMAT: __version__, "python": platform.python_version(), **(versions or {})}
         self._header = TraceHeader(FORMAT, SCHEMA, known, dict(config))
         self._path = Path(path)
+        self.error: UserError | None = None
         check_target(self._path)
         self._file = _open(self._path, "wb")
 
@@ -111,7 +113,8 @@ class FileSink:
             while rest:
                 rest = rest[self._file.write(rest) :]  # a nearly full disk takes a part and then complains
         except OSError as error:
-            raise UserError(f"the trace {self._path} ends early: {_why(error)}") from error
+            self.error = UserError(f"the trace {self._path} ends early: {_why(error)}")
+            raise self.error from error
 
 
 @dataclass

@@ -112,7 +112,7 @@ def test_M8_a_recording_that_the_disk_cuts_short_is_named_and_the_answer_stands(
     ask: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     code, out, _ = ask("--record", FULL, "hello")
-    assert (code, out) == (0, ask("hello")[1])
+    assert (code, out) == (1, ask("hello")[1])
     [warning] = [record.getMessage() for record in caplog.records]
     assert "the trace /dev/full ends early: No space left on device" in warning
 

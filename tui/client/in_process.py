@@ -121,6 +121,11 @@ class InProcessClient:
     def is_paused(self) -> bool:
         return self._service.is_paused
 
+    @property
+    def record_error(self) -> str | None:
+        """Why the recording ends before the run does; None where it does not."""
+        return str(self._sink.error) if self._sink is not None and self._sink.error is not None else None
+
     # --- news -------------------------------------------------------------------------------------------------------
 
     def poll(self) -> Update:

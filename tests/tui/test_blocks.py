@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace as with_fields
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 from textual.geometry import Size
 
+from tests.tui.sizes import check_every_size, check_resizing
 from tests.tui.support import EngineRun, ViewApp, tiny_run, words
 from tui.glyphs import ASCII, UNICODE
 from tui.messages import BlockHovered, BlockPinned, RequestSelected
@@ -241,27 +243,15 @@ def test_any_size_holds(glyphs) -> None:
         RUN.view(step=s, selected=sel, glyphs=glyphs) for s, sel in ((0, None), (10, "r3"), (48, "r5"), (92, None))
     ]
     for view in views:
-        for make in (PoolGrid, BlockInspector, BlockTables):
-            for size in ((1, 1), (3, 2), (4, 3), (10, 3), (20, 5), (37, 9), (80, 24), (160, 45)):
-                for zoom in (None, *ZOOMS) if make is PoolGrid else (None,):
-                    panel = make()
-                    if zoom:
-                        panel.zoom = zoom
-                    rows = panel.rows(view, Size(*size))
-                    assert len(rows) <= size[1]
-                    if glyphs is ASCII:
-                        assert all(c.isascii() or c in "日本é" for c in plain(rows))
+        for make in (BlockInspector, BlockTables, *(partial(grid, zoom) for zoom in (None, *ZOOMS))):
+            check_every_size(make, view)
+    check_resizing(BlocksView(), views[1], "used 17")
 
-    async def drive() -> None:
-        app = ViewApp(BlocksView())
-        async with app.run_test(size=(80, 24)) as pilot:
-            for w, h in ((80, 24), (20, 5), (1, 1), (160, 45), (10, 3), (80, 24)):
-                app.show(views[1])
-                await pilot.resize_terminal(w, h)
-                await pilot.pause()
-            assert "used 17" in app.shown.as_text()
 
-    asyncio.run(drive())
+def grid(zoom: str | None) -> PoolGrid:
+    panel = PoolGrid()
+    panel.zoom = zoom
+    return panel
 
 
 ODD = (

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
-from textual.geometry import Size
 
 from mini_infer.observe.events import Miss
+from tests.tui.sizes import check_every_size
 from tests.tui.support import EngineRun, ViewApp, tiny_run, words
 from tui.glyphs import ASCII
 from tui.messages import BlockPinned, RequestSelected, ViewOpened
@@ -23,7 +23,6 @@ from tui.widgets.hit_bars import HitBars, blocks_of, recent_rate
 from tui.widgets.panel import plain
 from tui.widgets.stop_reason import StopReason
 
-SIZES = [(1, 1), (2, 3), (5, 2), (20, 5), (40, 8), (80, 10), (160, 45)]
 ODD = {
     0: "\t\r\n\0", 1: "[bold]x[/]", 2: "\x1b[31mred", 3: "日本語", 4: "👩\u200d👩\u200d👧", 5: "\u202eשלום",
     6: "[@click=app.quit]go[/]",
@@ -183,16 +182,8 @@ def test_a_cache_that_is_off_says_so() -> None:
 def test_panels_hold_at_every_size_with_any_text(panel) -> None:
     run = tiny_run()
     for view in (EngineRun().view(), odd(run.view(step=14)), odd(run.view(step=14, glyphs=ASCII, selected="r9"))):
-        for w, h in SIZES:
-            rows = panel().rows(view, Size(w, h))
-            assert len(rows) <= h
-            text = plain(rows)
-            assert "\x1b" not in text
-            assert "\u202e" not in text
-            if w >= 4 and h >= 3:
-                assert all(sum(width(s.text) for s in row) == w for row in rows)
-    ascii_text = plain(panel().rows(tiny_run(steps=14).view(glyphs=ASCII), Size(100, 20)))
-    assert ascii_text.replace("日本", "").replace("é", "").isascii()
+        check_every_size(panel, view, ours=False)
+    check_every_size(panel, tiny_run(steps=14).view(glyphs=ASCII))
 
 
 def test_every_key_changes_the_screen_or_says_something() -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.geometry import Size
 
 from mini_infer.observe.events import Wait, WaitKind
+from tests.tui.sizes import check_every_size, check_resizing
 from tests.tui.support import ViewApp, tiny_run
 from tests.tui.test_blocks import ODD, big_run
 from tui.glyphs import ASCII, UNICODE
@@ -193,22 +194,8 @@ def test_any_size_holds(glyphs) -> None:
     ]
     for view in views:
         for make in (Timeline, WaitingList, StepPanel):
-            for size in ((1, 1), (3, 2), (4, 3), (10, 3), (20, 5), (37, 9), (80, 24), (160, 45)):
-                rows = make().rows(view, Size(*size))
-                assert len(rows) <= size[1]
-                if glyphs is ASCII:
-                    assert plain(rows).isascii()
-
-    async def drive() -> None:
-        app = ViewApp(SchedView())
-        async with app.run_test(size=(80, 24)) as pilot:
-            for w, h in ((80, 24), (20, 5), (1, 1), (160, 45), (10, 3), (80, 24)):
-                app.show(views[2])
-                await pilot.resize_terminal(w, h)
-                await pilot.pause()
-            assert "preempted @48" in app.shown.as_text()
-
-    asyncio.run(drive())
+            check_every_size(make, view)
+    check_resizing(SchedView(), views[2], "preempted @48")
 
 
 def test_odd_text_neither_styles_nor_widens() -> None:

@@ -7,18 +7,17 @@ from typing import get_args
 
 import pytest
 from msgspec.structs import replace
-from textual.geometry import Size
 
 from mini_infer.observe.events import KReason, Round
+from tests.tui.sizes import check_every_size
 from tests.tui.support import EngineRun, ViewApp, tiny_run, words
-from tests.tui.test_prefix import SIZES, odd
+from tests.tui.test_prefix import odd
 from tui.glyphs import ASCII
 from tui.messages import CursorMoved, ViewOpened
 from tui.model.explain import K_WORDS
 from tui.model.focus import focus, why_k
 from tui.model.records import KRecord
 from tui.model.view_state import Meta
-from tui.text import width
 from tui.views.spec import SpecView
 from tui.widgets.acceptance import Acceptance, positions
 from tui.widgets.panel import plain
@@ -151,14 +150,8 @@ def test_panels_hold_at_every_size_with_any_text(panel) -> None:
     views.append(odd(sampled(run.view(selected=first))))
     views.append(odd(sampled(run.view(selected=first), p=None, q=None, u=None, gap=(1e9,))))
     for view in views:
-        for w, h in SIZES:
-            rows = panel().rows(view, Size(w, h))
-            assert len(rows) <= h
-            assert not {"\x1b", "\u202e"} & set(plain(rows))
-            if w >= 4 and h >= 3:
-                assert all(sum(width(s.text) for s in row) == w for row in rows)
-    drawn = plain(panel().rows(run.view(step=14, glyphs=ASCII, selected=first), Size(100, 20)))
-    assert drawn.replace("日本", "").replace("é", "").isascii()
+        check_every_size(panel, view, ours=False)
+    check_every_size(panel, run.view(step=14, glyphs=ASCII, selected=first))
 
 
 def test_every_key_changes_the_screen_or_says_something() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from textual.geometry import Size
 
+from tests.tui.sizes import check_every_size
 from tests.tui.support import DURATIONS, EngineRun, ViewApp, tiny_run
-from tests.tui.test_prefix import SIZES, odd
+from tests.tui.test_prefix import odd
 from tui.glyphs import ASCII
 from tui.messages import CursorMoved, RequestSelected
-from tui.text import width
 from tui.views.trace import TraceView
 from tui.widgets.event_log import FILTERS, EventLog
 from tui.widgets.find_bar import FindBar
@@ -100,12 +99,8 @@ def test_bars_of_steps_are_as_long_as_the_steps() -> None:
 def test_panels_hold_at_every_size_with_any_text(panel) -> None:
     run = tiny_run()
     for view in (EngineRun().view(), odd(run.view(step=14)), run.view(glyphs=ASCII, selected="gone")):
-        for w, h in SIZES:
-            rows = panel().rows(view, Size(w, h))
-            assert len(rows) <= h
-            if w >= 4 and h >= 3:
-                assert all(sum(width(s.text) for s in row) == w for row in rows)
-    assert plain(panel().rows(run.view(glyphs=ASCII), Size(100, 30))).isascii()
+        check_every_size(panel, view, ours=False)
+    check_every_size(panel, run.view(glyphs=ASCII))
 
 
 def test_every_key_changes_the_screen_or_says_something() -> None:

@@ -49,36 +49,43 @@ def check_target(path: str | os.PathLike[str], *, option: str = "--record", is_o
     What is there already may be replaced if it is empty or `is_ours` says so of its first bytes (a trace, by default).
     Nothing is opened for writing; what is no file of a disk (/dev/null, a pipe) is taken as it is.
     """
-    path, is_ours = Path(path), is_ours or is_trace
+    path = Path(path)
     try:
-        if str(path) == "-":
-            raise UserError(f"{option} -: give the name of a file (./- for one that is called so)")
-        if path.is_dir():
-            raise UserError(f"{option} {path} cannot be written: it is a folder, give a file")
-        if not path.exists():
-            if not path.parent.is_dir():
-                raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}")
-            writable = os.access(path.parent, os.W_OK | os.X_OK)
-        else:
-            writable = os.access(path, os.W_OK)
-            if path.is_file() and path.stat().st_size > 0:
-                with open(path, "rb") as file:
-                    if not is_ours(file.read(_LONGEST_HEADER)):
-                        raise UserError(f"{option} {path} is another file, which would be lost: give a new name")
+        fault = _fault(path, is_ours or is_trace)
     except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{option} {path} cannot be written: {_why(error)}") from error
-    if not writable:
-        raise UserError(f"{option} {path} cannot be written: permission denied")
+        fault = f" cannot be written: {_why(error)}"
+    if fault:
+        raise UserError(f"{option} {path}{fault}")
+
+
+def _fault(path: Path, is_ours: Own) -> str:
+    """What `check_target` has against a path, empty where that is nothing."""
+    if str(path) == "-":
+        return ": give the name of a file (./- for one that is called so)"
+    if path.is_dir():
+        return " cannot be written: it is a folder, give a file"
+    exists = path.exists()
+    if not exists and not path.parent.is_dir():
+        return f" cannot be written: there is no folder {path.parent}"
+    if path.is_file() and path.stat().st_size > 0:
+        with open(path, "rb") as file:
+            if not is_ours(file.read(_LONGEST_HEADER)):
+                return " is another file, which would be lost: give a new name"
+    may = os.access(path, os.W_OK) if exists else os.access(path.parent, os.W_OK | os.X_OK)
+    return "" if may else " cannot be written: permission denied"
 
 
 def is_trace(start: bytes) -> bool:
     """Whether a file that starts so is a recording, of whatever version."""
+    return _header(start.partition(b"\n")[0]).format == FORMAT
+
+
+def _header(line: bytes) -> TraceHeader:
+    """What the first line says; an empty header where it is none."""
     try:
-        return _decode_header(start.partition(b"\n")[0]).format == FORMAT
+        return _decode_header(line)
     except DecodeError:
-        return False
+        return TraceHeader()
 
 
 class FileSink:
@@ -151,10 +158,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     path = Path(path)
     with _open(path, "rb") as raw, BufferedReader(raw) as file:
         line = file.readline(_LONGEST_HEADER)
-        try:
-            header = _decode_header(line)
-        except DecodeError:
-            header = TraceHeader()
+        header = _header(line)
         if header.format != FORMAT:
             what = "not a trace: its first line is not a trace's header" if line else "empty: nothing was recorded"
             raise UserError(f"{path} is {what}; --record FILE makes a trace")
